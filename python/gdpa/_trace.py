@@ -119,7 +119,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value always computes the same: a module, a class or a function of torch, math or builtins.
+    """Whether a value always computes the same: a module or a function of torch, math or builtins, or a type.
 
     A built-in method of an object, such as dict.get of a dict, may compute something else after a change of the object.
     """
@@ -127,9 +127,10 @@ def _is_fixed(value: Any) -> bool:
         return value.__name__.partition(".")[0] in ("torch", "math", "builtins")
     if isinstance(value, FunctionType):
         return value.__code__.co_filename.startswith(_torch_folder)
-    if isinstance(value, BuiltinFunctionType):  # torch's functions are methods of a class of torch._C
-        owner = value.__self__
-        return owner.__module__.startswith("torch.") if isinstance(owner, type) else _is_fixed(owner)
+    if isinstance(value, BuiltinFunctionType):
+        if value.__self__ is None:  # torch.sigmoid
+            return (value.__module__ or "").partition(".")[0] == "torch"
+        return _is_fixed(value.__self__)
     return isinstance(value, torch.dtype) or value in (bool, int, float)
 
 

@@ -122,13 +122,16 @@ def test_what_cannot_be_said_is_refused_with_the_way_out(words: str, function: C
 def test_functions_of_one_line_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
     trace = _trace._trace
+    monkeypatch.setattr(_trace, "_cache", weakref.WeakKeyDictionary())
     monkeypatch.setattr(_trace, "_trace", lambda *arguments: traced.append(1) or trace(*arguments))
     factor = 2
     for _ in range(3):
         evaluated(lambda s: factor * F.silu(s))
     evaluated(torch.nn.LeakyReLU(0.3))
     evaluated(torch.nn.LeakyReLU(0.3))
-    assert len(traced) == 2
+    evaluated(torch.sigmoid)
+    evaluated(torch.sigmoid)
+    assert len(traced) == 3
 
 
 GLOBAL = 2.0
