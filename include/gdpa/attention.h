@@ -44,7 +44,8 @@ struct OutScale {
 /// so an axis of size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A
 /// tensor that is an index itself is int32 or int64.
 ///
-/// An axis whose index is just q_row or kv_row has one element for each row of the packed query or key, or one element.
+/// If the index of an axis is q_row or kv_row and nothing else, the axis has at least as many elements as the packed
+/// query or key has rows, or exactly one.
 struct Parameter {
   std::string name;
   TensorView value;

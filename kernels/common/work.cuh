@@ -239,7 +239,8 @@ GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layo
   // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
   const bool is_after = work.entry == (owns_sequences ? owner.entries : params.batch);
   if (is_before || is_after) {
-    constexpr int most_tiles = 1 << 20;  // whose rows 32 bits count
+    // Rows::count has 32 bits. The rows of this many tiles fit into it, so that larger ranges are divided.
+    constexpr int most_tiles = 1 << 20;
     const int64_t skipped = int64_t{work.tile / most_tiles} * most_tiles * owner.tile;
     owned = is_before ? owner.first_rows(skipped) : owner.last_rows(skipped);
     work.tile %= most_tiles;

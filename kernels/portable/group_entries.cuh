@@ -2,9 +2,8 @@
 // map. The entries are sorted by sequence and then by entry, so that sums over a list have one order. Launches, which
 // the arguments distinguish:
 //
-//     1. Sort blocks of consecutive entries. The place of an entry in its block is the number of entries before it in
-//     the
-//        order, which a warp counts. If all entries are one block, this also finds the first entry of each sequence.
+//     1. Sort blocks of consecutive entries. A warp counts the entries of the block that come before an entry in the
+//        order: this is its place. If all entries are one block, this also finds the first entry of each sequence.
 //     2. Merge pairs of sorted runs, until one run is left. The place of an entry in the merged run is its place in its
 //        own run, and the number of entries of the other run before it, which a search finds.
 //     3. Find the first entry of each sequence, by a search.
@@ -74,7 +73,8 @@ __device__ void sort_blocks(const GroupEntriesArguments& arguments) {
   }
 }
 
-/// The number of entries in the sorted run [begin, end) whose sequence is below `sequence`, or not above it.
+/// Returns how many entries of the sorted run [begin, end) belong to a sequence with a smaller number than `sequence`.
+/// With counts_equal, the entries of `sequence` itself count too.
 __device__ inline int64_t count_before(const GroupEntriesArguments& arguments, const int* entries, int64_t begin,
                                        int64_t end, int64_t sequence, bool counts_equal) {
   const int64_t first = begin;
