@@ -41,7 +41,7 @@ __device__ __forceinline__ float cos(float x) { return cosf(x); }
 
 }  // namespace exact
 
-// exp, sigmoid and erf are missing: src/activation/fast.cpp writes them with exp2, tanh and reciprocal. Where no
+// exp, sigmoid and erf are missing: src/codegen/fast.cpp writes them with exp2, tanh and reciprocal. Where no
 // approximation is both cheaper and close for every argument, fast is exact: powers (negative bases), and expm1 and
 // log1p (arguments near 0).
 namespace fast {
@@ -107,9 +107,9 @@ __device__ __forceinline__ float softplus(float x) {
   return maximum(x, 0.0f) + e * sum;
 }
 
-// The factor h = b scale of Q in f(s) = a g(b s) / b, with b limited to sizes from 2^-40 to 2^60, so that a / b is finite
-// for an a below 2^88. NaN is returned unchanged. A smaller b changes f by about 2^-40 s, relatively, and a larger b only
-// near s = 0.
+// The factor h = b scale of Q in f(s) = a g(b s) / b, with b limited to sizes from 2^-40 to 2^60, so that a / b is
+// finite for an a below 2^88. NaN is returned unchanged. A smaller b changes f by about 2^-40 s, relatively, and a
+// larger b only near s = 0.
 __device__ __forceinline__ float moderate(float h, float scale) {
   const float size = fabsf(h), unit = fabsf(scale);
   const float least = fmaxf(unit * 0x1p-40f, 0x1p-100f), most = unit * 0x1p60f;

@@ -1,4 +1,4 @@
-// Lookups in backward (activation/lookup.h). The rows of a tile are keys. Backward has no shared memory left, so that
+// Lookups in backward (expression/lookup.h). The rows of a tile are keys. Backward has no shared memory left, so that
 // the numbers of a tile are in the registers of a warp, and scores load the elements of lookups from global memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The forms in which the scores of a tile find the elements of lookups (activation/lookup.h).
+// The forms in which the scores of a tile find the elements of lookups (expression/lookup.h).
 //
 // The number of an element often depends on the difference of two elements of other tensors, one of the query and one
 // of the key, such as two times. A warp looks at these elements once for each tile, and finds the smallest and the
@@ -109,7 +109,8 @@ struct LookupEntries {
   int first[Bias::lookups], last[Bias::lookups];
 
   /// The words of the queries and of the keys are in these ranges.
-  __device__ __forceinline__ static LookupEntries of(const Bias& bias, const WordRange& queries, const WordRange& keys) {
+  __device__ __forceinline__ static LookupEntries of(const Bias& bias, const WordRange& queries,
+                                                     const WordRange& keys) {
     const auto least = LookupDifferences<Bias>::of_words(queries.least, keys.greatest);
     const auto greatest = LookupDifferences<Bias>::of_words(queries.greatest, keys.least);
     using Difference = decltype(least + greatest);

@@ -1,4 +1,4 @@
-// The elements of lookups in shared memory (activation/lookup.h). A warp copies the elements of its head once for each
+// The elements of lookups in shared memory (expression/lookup.h). A warp copies the elements of its head once for each
 // query tile. A score then computes the number of its element with few instructions and loads it from shared memory.
 #pragma once
 

@@ -33,7 +33,7 @@
 // from one entry to the next.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
+//     using Element, Activation;      BFloat16 or Float16; the part for backward of src/expression/function.h
 //     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
 //     bool has_lookups;               tiles have LookupForms (common/lane_lookups.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128

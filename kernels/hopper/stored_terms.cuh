@@ -11,7 +11,7 @@
 namespace gdpa::hopper {
 
 /// Config::Gradients of a function g(s + e), where the terms of the tensor in e are dS times a factor. `Tensor` is the
-/// generated struct of src/activation/cuda_gradients.h. The gradient is contiguous, and its axes are batch entry, head,
+/// generated struct of src/codegen/cuda_gradients.h. The gradient is contiguous, and its axes are batch entry, head,
 /// query and key. The number of keys is even. A warp has the terms of 16 keys and 64 queries.
 template <class Tensor>
 struct StoredTerms {

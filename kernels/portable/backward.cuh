@@ -28,7 +28,7 @@
 //         partial results grad_key_accumulator and grad_value_accumulator where keys_shared, not cleared.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
+//     using Element, Activation;                types.cuh; the backward functions of src/expression/function.h
 //     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
 //     using Layout;                             packed_layout.cuh, mapped_layout.cuh or rows_layout.cuh
 //     using Epilogue;                           scale_epilogue.cuh
@@ -146,8 +146,8 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     if (at.head < 0) break;
 
     const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-    const SequencePair pair = pair_in_batch(arguments.params, at.b, at.head, queries.count,
-                                            length_of_keys<Config>(arguments, work, at.b));
+    const SequencePair pair =
+        pair_in_batch(arguments.params, at.b, at.head, queries.count, length_of_keys<Config>(arguments, work, at.b));
     const float out_scale = has_several_entries<Config> ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
     const int first_key = first_key_of<Config>(arguments, work, at.b);
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_longest = 64 * 1024  # the limit in characters, as in src/activation/parser.cpp
+_longest = 64 * 1024  # the limit in characters, as in src/expression/parser.cpp
 
 
 def unsupported(what: str) -> ValueError:

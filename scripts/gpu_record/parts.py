@@ -55,7 +55,10 @@ HOST_OF_NORMS = (
     *("src/cuda/driver.cpp", "src/cuda/memory.cpp", "src/cuda/target.cpp", "src/jit/*.cpp", "src/plan/gpu_plan.cpp"),
     *("src/families/families.cpp", "src/families/planning.cpp", "src/families/portable/portable_family.cpp"),
 )
-HOST_OF_FUNCTIONS = ("src/activation/*.cpp", "src/jit/*.cpp", "src/cuda/driver.cpp", "src/cuda/target.cpp")
+HOST_OF_FUNCTIONS = (
+    *("src/expression/*.cpp", "src/expression/rewrite/*.cpp", "src/codegen/*.cpp", "src/jit/*.cpp"),
+    *("src/cuda/driver.cpp", "src/cuda/target.cpp"),
+)
 
 # The Python files that every pytest module uses.
 PYTHON_TESTS = ("tests/gpu/conftest.py", "tests/python/random_function.py", "tests/python/reference.py")

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <utility>
 
-#include "activation/function.h"
 #include "api/message.h"
 #include "api/overlap.h"
 #include "api/wanted.h"
+#include "expression/function.h"
 #include "plan/prepared_tiles.h"
 
 namespace gdpa::api {

@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "activation/function.h"
 #include "definition/params.h"
 #include "definition/problem.h"
+#include "expression/function.h"
 #include "gdpa/attention.h"
 
 namespace gdpa::api {

@@ -1,9 +1,9 @@
 // The interface of the CPU backend. docs/cpu.md describes its units of work, threads and vectorised loops.
 #pragma once
 
-#include "activation/function.h"
 #include "definition/params.h"
 #include "definition/problem.h"
+#include "expression/function.h"
 #include "gdpa/plan.h"
 #include "plan/cpu_plan.h"
 

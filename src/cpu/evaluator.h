@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "activation/program.h"
 #include "cpu/instruction.h"
+#include "expression/program.h"
 
 namespace gdpa::cpu {
 

@@ -1,4 +1,4 @@
-// The inputs of a function or of a mask (activation/input.h) for the scores of a tile, as arrays for the Evaluator or
+// The inputs of a function or of a mask (expression/input.h) for the scores of a tile, as arrays for the Evaluator or
 // as intervals, and the sums of the gradients of the tensors that they read.
 #pragma once
 
@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "activation/function.h"
-#include "activation/interval.h"
 #include "cpu/evaluator.h"
 #include "definition/params.h"
+#include "expression/function.h"
+#include "expression/rewrite/interval.h"
 
 namespace gdpa::cpu {
 

@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "activation/function.h"
-#include "activation/interval.h"
 #include "cpu/evaluator.h"
 #include "cpu/inputs.h"
 #include "definition/params.h"
+#include "expression/function.h"
+#include "expression/rewrite/interval.h"
 
 namespace gdpa::cpu {
 

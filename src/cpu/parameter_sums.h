@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "activation/function.h"
 #include "cpu/evaluator.h"
 #include "cpu/inputs.h"
 #include "definition/params.h"
+#include "expression/function.h"
 
 namespace gdpa::cpu {
 

@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "activation/cuda_inputs.h"
-#include "activation/lookup.h"
+#include "codegen/cuda_inputs.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
@@ -22,6 +21,7 @@
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
 #include "definition/debug.h"
+#include "expression/lookup.h"
 #include "families/family.h"
 #include "families/parameter_plan.h"
 #include "families/planning.h"

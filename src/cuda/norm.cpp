@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "activation/function.h"
 #include "api/norm_checks.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/target.h"
+#include "expression/function.h"
 #include "families/planning.h"
 #include "gdpa/activation.h"
 #include "portable/arguments.cuh"

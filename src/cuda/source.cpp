@@ -9,10 +9,10 @@
 #include <string_view>
 #include <variant>
 
-#include "activation/cuda_bounds.h"
-#include "activation/cuda_condition.h"
-#include "activation/cuda_gradients.h"
-#include "activation/cuda_inputs.h"
+#include "codegen/cuda_bounds.h"
+#include "codegen/cuda_condition.h"
+#include "codegen/cuda_gradients.h"
+#include "codegen/cuda_inputs.h"
 #include "definition/environment.h"
 #include "families/family.h"
 

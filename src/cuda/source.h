@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "activation/function.h"
+#include "expression/function.h"
 #include "gdpa/activation.h"
 #include "plan/gpu_plan.h"
 

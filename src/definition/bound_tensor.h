@@ -34,7 +34,7 @@ struct BoundTensor {
 /// The most tensors of a call that a function or a mask reads.
 constexpr int most_parameters = 8;
 
-/// The most elements of a lookup (activation/lookup.h) that a kernel copies into shared memory.
+/// The most elements of a lookup (expression/lookup.h) that a kernel copies into shared memory.
 constexpr int most_lookup_elements = 256;
 
 /// The shared memory of a warp for the lookups of tiles of `columns` keys (kernels/common/staged_lookups.cuh).

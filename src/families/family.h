@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "activation/function.h"
 #include "common/arguments.cuh"
 #include "common/bias_tile.cuh"
 #include "definition/params.h"
 #include "definition/problem.h"
+#include "expression/function.h"
 #include "families/config_text.h"
 #include "plan/gpu_plan.h"
 
@@ -34,7 +34,7 @@ struct PlanRequest {
   bool own_elements = false;          ///< an element in score_gradients has one term, of one score
   bool shares_pairs = false;          ///< f reads an element for each pair of positions that all batch entries share
   bool bounds_scores = false;         ///< f has guards, which only infinite scores need
-  int lookups = 0;                    ///< lookups that a kernel may copy to shared memory (activation/lookup.h)
+  int lookups = 0;                    ///< lookups that a kernel may copy to shared memory (expression/lookup.h)
   int tile_element_bytes = 0;         ///< of a dense bias that a kernel may copy to shared memory; 0: none
   BiasTile bias_tile = BiasTile::none;  ///< the form of that bias
 };

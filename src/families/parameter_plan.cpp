@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "activation/cuda_gradients.h"
-#include "activation/function.h"
+#include "codegen/cuda_gradients.h"
+#include "expression/function.h"
 #include "plan/thresholds.h"
 
 namespace gdpa::families {

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "activation/function.h"
 #include "definition/params.h"
+#include "expression/function.h"
 #include "families/planning.h"
 
 namespace gdpa::families {

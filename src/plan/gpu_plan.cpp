@@ -6,8 +6,8 @@
 #include <initializer_list>
 #include <optional>
 
-#include "activation/degree.h"
 #include "definition/divide.h"
+#include "expression/rewrite/degree.h"
 #include "plan/thresholds.h"
 
 namespace gdpa::plan {

@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
-#include "activation/program.h"
 #include "common/bias_tile.cuh"
 #include "definition/params.h"
 #include "definition/problem.h"
+#include "expression/program.h"
 #include "gdpa/plan.h"
 #include "hopper/arguments.cuh"
 #include "plan/prepared_tiles.h"

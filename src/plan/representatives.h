@@ -4,9 +4,9 @@
 
 #include <functional>
 
-#include "activation/function.h"
 #include "definition/params.h"
 #include "definition/problem.h"
+#include "expression/function.h"
 #include "plan/gpu_plan.h"
 
 namespace gdpa::plan {

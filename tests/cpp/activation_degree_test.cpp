@@ -1,5 +1,5 @@
 // Homogeneous functions, and the shorter source that is generated for them.
-#include "activation/degree.h"
+#include "expression/rewrite/degree.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "activation/function.h"
+#include "expression/function.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "activation/derivative.h"
-#include "activation/function.h"
-#include "activation/lower.h"
-#include "activation/parser.h"
+#include "expression/derivative.h"
+#include "expression/function.h"
+#include "expression/lower.h"
+#include "expression/parser.h"
 #include "gdpa/activation.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // The factors of a function, score_factor and value_factor, and the instructions that they save. The kernel's products
 // by `scale` and `out_scale` absorb these factors.
-#include "activation/factors.h"
+#include "expression/rewrite/factors.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "activation/fast.h"
-#include "activation/function.h"
-#include "activation/lower.h"
+#include "codegen/fast.h"
+#include "expression/function.h"
+#include "expression/lower.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "activation/fast.h"
-#include "activation/function.h"
-#include "activation/lower.h"
+#include "codegen/fast.h"
+#include "expression/function.h"
+#include "expression/lower.h"
 #include "gdpa/activation.h"
 
 namespace {

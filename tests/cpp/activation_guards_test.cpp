@@ -8,11 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "activation/fast.h"
-#include "activation/function.h"
-#include "activation/guards.h"
-#include "activation/lower.h"
-#include "activation/prove.h"
+#include "codegen/fast.h"
+#include "expression/function.h"
+#include "expression/lower.h"
+#include "expression/rewrite/guards.h"
+#include "expression/rewrite/prove.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "activation/function.h"
-#include "activation/lookup.h"
-#include "activation/lower.h"
 #include "definition/bound_tensor.h"
+#include "expression/function.h"
+#include "expression/lookup.h"
+#include "expression/lower.h"
 #include "gdpa/gdpa.h"
 
 namespace gdpa {

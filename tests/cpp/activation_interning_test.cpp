@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "activation/function.h"
-#include "activation/parser.h"
+#include "expression/function.h"
+#include "expression/parser.h"
 #include "gdpa/activation.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Intervals enclose the results of a program, on both sides of every score, and the derivative of its definition.
-#include "activation/interval.h"
+#include "expression/rewrite/interval.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <random>
 #include <string>
 
-#include "activation/function.h"
-#include "activation/lower.h"
-#include "activation/rounded_query.h"
+#include "expression/function.h"
+#include "expression/lower.h"
+#include "expression/rewrite/rounded_query.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

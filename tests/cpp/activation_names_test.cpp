@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
+#include "expression/function.h"
 #include "gdpa/activation.h"
 
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
-#include "activation/lower.h"
-#include "activation/rounded_query.h"
+#include "expression/function.h"
+#include "expression/lower.h"
+#include "expression/rewrite/rounded_query.h"
 #include "gdpa/gdpa.h"
 
 namespace gdpa {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "activation/lower.h"
-#include "activation/tree.h"
+#include "expression/lower.h"
+#include "expression/tree.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 

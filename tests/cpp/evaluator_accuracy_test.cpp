@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
 #include "cpu/evaluator.h"
+#include "expression/function.h"
 #include "gdpa/activation.h"
 #include "simd_targets.h"
 

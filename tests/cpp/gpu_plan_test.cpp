@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "activation/function.h"
 #include "common/window_mask.cuh"
+#include "expression/function.h"
 #include "families/family.h"
 #include "families/parameter_plan.h"
 #include "families/portable/portable_tiles.h"

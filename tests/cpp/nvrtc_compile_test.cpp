@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
+#include "expression/function.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "activation/program.h"
+#include "expression/program.h"
 
 namespace gdpa::testing {
 

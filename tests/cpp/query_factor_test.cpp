@@ -1,5 +1,5 @@
 // The factor of a head by which forward multiplies Q, and the function that remains: f(s) = g(h s) / h^degree.
-#include "activation/query_factor.h"
+#include "expression/rewrite/query_factor.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "activation/fast.h"
-#include "activation/function.h"
-#include "activation/lower.h"
+#include "codegen/fast.h"
+#include "expression/function.h"
+#include "expression/lower.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "activation/cuda_condition.h"
-#include "activation/function.h"
+#include "codegen/cuda_condition.h"
 #include "cuda/driver.h"
 #include "cuda/target.h"
 #include "definition/params.h"
 #include "device.h"
+#include "expression/function.h"
 #include "fmt/format.h"
 #include "gdpa/mask_expression.h"
 #include "jit/images.h"
@@ -92,7 +92,7 @@ std::vector<Tensor> make_tensors(std::mt19937_64& random) {
           named("ends_k", ends64)};
 }
 
-/// The conditions of the named masks, and one for each rule of src/activation/cuda_condition.cpp.
+/// The conditions of the named masks, and one for each rule of src/codegen/cuda_condition.cpp.
 std::vector<std::string> known_conditions() {
   return {
       "kv_idx <= q_idx + len_k - len_q",

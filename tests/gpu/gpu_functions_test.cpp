@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
 #include "cuda/driver.h"
 #include "cuda/target.h"
 #include "device.h"
+#include "expression/function.h"
 #include "fmt/format.h"
 #include "gdpa/activation.h"
 #include "jit/images.h"

@@ -1,8 +1,8 @@
 // The Hopper kernels: WGMMA, TMA and warp specialisation, for compute capability 9.0.
 #include <string_view>
 
-#include "activation/lookup.h"
 #include "cuda/tensor_maps.h"
+#include "expression/lookup.h"
 #include "families/family.h"
 #include "families/hopper/hopper_plan.h"
 #include "families/planning.h"

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-#include "activation/cuda_gradients.h"
+#include "codegen/cuda_gradients.h"
 #include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"

@@ -13,7 +13,7 @@ constexpr int hopper_shared_kilobytes = 227;
 struct StagedReads {
   int all = 0;
   int of_lines = 0;            ///< depend only on the key or the difference of the positions: staged in shared memory
-  int lookups = 0;             ///< lookups that may be staged there too (activation/lookup.h)
+  int lookups = 0;             ///< lookups that may be staged there too (expression/lookup.h)
   int tile_element_bytes = 0;  ///< of a dense bias that may be staged there too; 0: none
   BiasTile bias_tile = BiasTile::none;  ///< the form of that bias
 };

@@ -1,0 +1,495 @@
+// See cuda_condition.h.
+#include "codegen/cuda_condition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "codegen/cuda_inputs.h"
+#include "codegen/index_printer.h"
+#include "expression/tree.h"
+
+namespace gdpa::activation {
+namespace {
+
+bool is_comparison(Operation operation) {
+  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
+}
+
+/// The type of a step in C++, as common/index.cuh and the language determine it.
+enum class Type { int32, int64, float32 };
+
+Type common_type(Type a, Type b) {
+  if (a == Type::float32 || b == Type::float32) return Type::float32;
+  return a == Type::int64 || b == Type::int64 ? Type::int64 : Type::int32;
+}
+
+/// Bounds with larger constants are computed in 64 bits. Positions and lengths of a GPU are at least this far from the
+/// ends of int32 (most_gpu_rows).
+constexpr double most_small_constant = 0x1p15;
+
+/// Prints a function that returns the valid columns of a row. `column` is the position of the columns: the key if the
+/// rows are queries, the query if the rows are keys.
+class WordsPrinter {
+ public:
+  WordsPrinter(const Function& mask, unsigned tensor_types, Index column)
+      : inputs_(mask.inputs()),
+        program_(mask.value()),
+        types_(tensor_types),
+        column_(column),
+        printer_(mask, program_, "c"),
+        has_word_(program_.steps.size()) {
+    for (const Step& step : program_.steps) {
+      varies_.push_back(step_varies(step));
+      step_types_.push_back(type_of(step));
+      is_tame_.push_back(step_is_tame(step));
+    }
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (is_comparison(program_.steps[i].operation)) add_comparison(static_cast<std::uint16_t>(i));
+    }
+  }
+
+  /// Whether the valid columns of a row are one range, so that the words can be ranges (common/fragment_ranges.cuh).
+  bool is_range() const {
+    return is_solved() && (words_ + word(program_.results[0])).find_first_of("|~") == std::string::npos;
+  }
+
+  /// The statements of the function. Its arguments are the first row, `columns`, and the words `valid`, which are 0.
+  std::string text(const ConditionInputs::Section& of_row, const ConditionInputs::Section& of_column,
+                   const std::string& of_both) const {
+    const std::string row = of_row.statements + row_statements() + words_;
+    return is_solved() ? solved_text(row) : loop_text(row, of_row, of_column, of_both);
+  }
+
+ private:
+  /// A bound of the column. A bound that is not wide is an int.
+  struct Bound {
+    std::string text;
+    bool is_wide;
+    bool is_tame;  ///< an int that is not near the ends of its type
+    bool is_small;
+  };
+  enum class Relation { below, up_to, from, after };
+
+  const Step& at(std::uint16_t step) const { return program_.steps[step]; }
+  const Input& input_of(const Step& step) const { return inputs_[static_cast<std::size_t>(step.number)]; }
+  bool is_column(std::uint16_t step) const {
+    return at(step).operation == Operation::input && input_of(at(step)).kind == Input::Kind::index &&
+           input_of(at(step)).index == column_;
+  }
+
+  bool step_varies(const Step& step) const {
+    if (step.operation == Operation::input) {
+      const Input& input = input_of(step);
+      if (input.kind == Input::Kind::index) return input.index == column_;
+      return std::any_of(input.indices.begin(), input.indices.end(),
+                         [&](const Program& index) { return reads_index(index, inputs_, column_); });
+    }
+    const int operands = operand_count(step.operation);
+    return (operands > 0 && varies_[step.a]) || (operands > 1 && varies_[step.b]) || (operands > 2 && varies_[step.c]);
+  }
+
+  Type type_of_input(const Input& input) const {
+    if (input.kind == Input::Kind::index) return Type::int32;
+    if (input.kind == Input::Kind::number) return Type::float32;
+    switch (static_cast<NumberType>(types_ >> (4 * input.tensor) & 7U)) {
+      case NumberType::int32:
+        return Type::int32;
+      case NumberType::int64:
+        return Type::int64;
+      default:
+        return Type::float32;
+    }
+  }
+
+  Type type_of(const Step& step) const {
+    switch (step.operation) {
+      case Operation::constant: {
+        const bool is_whole = step.number == std::floor(step.number) && std::fabs(step.number) < 0x1p62;
+        return !is_whole ? Type::float32 : std::fabs(step.number) < 0x1p31 ? Type::int32 : Type::int64;
+      }
+      case Operation::input:
+        return type_of_input(input_of(step));
+      case Operation::add:
+      case Operation::subtract:
+      case Operation::multiply:
+      case Operation::floor_divide:
+      case Operation::minimum:
+      case Operation::maximum:
+        return common_type(step_types_[step.a], step_types_[step.b]);
+      case Operation::negate:
+      case Operation::absolute:
+      case Operation::sign:
+        return step_types_[step.a];
+      case Operation::floor:
+        return at(step.a).operation == Operation::log2 ? Type::int32 : step_types_[step.a];
+      case Operation::less:
+      case Operation::less_equal:
+      case Operation::equal:
+        return Type::int32;
+      case Operation::select:
+        return common_type(step_types_[step.b], step_types_[step.c]);
+      default:
+        return Type::float32;
+    }
+  }
+
+  static bool is_small(const Step& step) {
+    return step.operation == Operation::constant && std::fabs(step.number) < most_small_constant;
+  }
+
+  /// Whether a step has only sums of positions, lengths and small constants.
+  bool step_is_tame(const Step& step) const {
+    switch (step.operation) {
+      case Operation::constant:
+        return is_small(step);
+      case Operation::input:
+        return input_of(step).kind == Input::Kind::index;
+      case Operation::add:
+      case Operation::subtract:
+      case Operation::minimum:
+      case Operation::maximum:
+        return is_tame_[step.a] && is_tame_[step.b];
+      case Operation::negate:
+        return is_tame_[step.a];
+      default:
+        return false;
+    }
+  }
+
+  // --- bounds --------------------------------------------------------------------------------------------------------
+
+  Bound bound_of(std::uint16_t step) const {
+    return {printer_.operand(step), step_types_[step] == Type::int64, is_tame_[step], is_small(at(step))};
+  }
+  static std::string widened(const Bound& bound) {
+    return bound.is_wide ? bound.text : fmt::format("static_cast<long long>({})", bound.text);
+  }
+  static Bound combined(const Bound& a, std::string_view sign, const Bound& b) {
+    const bool is_narrow = a.is_tame && b.is_tame && (a.is_small || b.is_small);
+    if (is_narrow) return {fmt::format("({} {} {})", a.text, sign, b.text), false, false, false};
+    return {fmt::format("({} {} {})", widened(a), sign, widened(b)), true, false, false};
+  }
+  static Bound negated(const Bound& bound) {
+    if (bound.is_tame) return {fmt::format("-({})", bound.text), false, true, bound.is_small};
+    return {fmt::format("-({})", widened(bound)), true, false, false};
+  }
+  static Bound number(long long number) { return {fmt::format("({}ll)", number), true, false, false}; }
+
+  static Relation mirrored(Relation relation) {
+    switch (relation) {
+      case Relation::below:
+        return Relation::after;
+      case Relation::up_to:
+        return Relation::from;
+      case Relation::from:
+        return Relation::up_to;
+      case Relation::after:
+        return Relation::below;
+    }
+    return relation;
+  }
+  static bool is_upper(Relation relation) { return relation == Relation::below || relation == Relation::up_to; }
+
+  /// The bound of the relation up_to or from that has the same columns: x < b is x <= b - 1.
+  static Bound inclusive(Relation relation, const Bound& bound) {
+    if (relation == Relation::below) return combined(bound, "-", number(1));
+    if (relation == Relation::after) return combined(bound, "+", number(1));
+    return bound;
+  }
+
+  static std::string word_of(Relation relation, const Bound& bound) {
+    switch (relation) {
+      case Relation::below:
+        return fmt::format("columns.below({})", bound.text);
+      case Relation::up_to:
+        return fmt::format("columns.up_to({})", bound.text);
+      case Relation::from:
+        return fmt::format("columns.from({})", bound.text);
+      case Relation::after:
+        return fmt::format("columns.after({})", bound.text);
+    }
+    return "";
+  }
+
+  using Word = std::optional<std::string>;
+  static Word joined(const Word& a, char sign, const Word& b) {
+    if (!a || !b) return std::nullopt;
+    return fmt::format("({} {} {})", *a, sign, *b);
+  }
+
+  /// Returns the columns for which an integer step has a relation to a bound, or nothing if this is no bound of the
+  /// column. Each rule keeps exactly the same columns for integers that do not overflow.
+  Word solved(std::uint16_t index, Relation relation, const Bound& bound) const {
+    const Step& step = at(index);
+    if (step_types_[index] == Type::float32) return std::nullopt;
+    if (is_column(index)) return word_of(relation, bound);
+    if (!varies_[index]) {
+      constexpr std::string_view signs[] = {"<", "<=", ">=", ">"};
+      return fmt::format("columns.all_if({} {} {})", printer_.operand(index), signs[static_cast<int>(relation)],
+                         bound.text);
+    }
+    switch (step.operation) {
+      case Operation::add:
+        if (!varies_[step.b]) return solved(step.a, relation, combined(bound, "-", bound_of(step.b)));
+        if (!varies_[step.a]) return solved(step.b, relation, combined(bound, "-", bound_of(step.a)));
+        return std::nullopt;
+      case Operation::subtract:
+        if (!varies_[step.b]) return solved(step.a, relation, combined(bound, "+", bound_of(step.b)));
+        if (!varies_[step.a]) return solved(step.b, mirrored(relation), combined(bound_of(step.a), "-", bound));
+        return std::nullopt;
+      case Operation::negate:
+        return solved(step.a, mirrored(relation), negated(bound));
+      case Operation::multiply:
+        if (at(step.b).operation == Operation::constant)
+          return solved_product(step.a, at(step.b).number, relation, bound);
+        if (at(step.a).operation == Operation::constant)
+          return solved_product(step.b, at(step.a).number, relation, bound);
+        return std::nullopt;
+      case Operation::floor_divide:
+        return solved_quotient(step, relation, bound);
+      case Operation::minimum:
+      case Operation::maximum: {
+        const bool is_any = is_upper(relation) == (step.operation == Operation::minimum);
+        return joined(solved(step.a, relation, bound), is_any ? '|' : '&', solved(step.b, relation, bound));
+      }
+      case Operation::absolute:
+        return joined(solved(step.a, relation, bound), is_upper(relation) ? '&' : '|',
+                      solved(step.a, mirrored(relation), negated(bound)));
+      default:
+        return std::nullopt;
+    }
+  }
+
+  /// n x <= b is x <= floor(b / n), and n x >= b is x >= -floor(-b / n), for n > 0.
+  Word solved_product(std::uint16_t x, double factor, Relation relation, const Bound& bound) const {
+    if (factor == 0 || std::fabs(factor) >= 0x1p31) return std::nullopt;
+    const Bound whole = inclusive(relation, bound);
+    const bool is_positive = factor > 0;
+    const auto quotient = [&](const Bound& of) {
+      return Bound{fmt::format("gdpa::index::floor_divide({}, {}ll)", widened(of), std::llround(std::fabs(factor))),
+                   true, false, false};
+    };
+    // With a negative factor, x has the mirrored relation to the negative bound.
+    const Bound of_x = is_positive ? whole : negated(whole);
+    const bool is_at_most = is_upper(relation) == is_positive;
+    return is_at_most ? solved(x, Relation::up_to, quotient(of_x))
+                      : solved(x, Relation::from, negated(quotient(negated(of_x))));
+  }
+
+  /// floor(x / n) <= b is x < n (b + 1), and floor(x / n) >= b is x >= n b, for n > 0.
+  Word solved_quotient(const Step& step, Relation relation, const Bound& bound) const {
+    const Step& divisor = at(step.b);
+    const bool is_positive = divisor.operation == Operation::constant && divisor.number >= 1 && divisor.number < 0x1p31;
+    if (!is_positive) return std::nullopt;
+    const Bound whole = inclusive(relation, bound), n = number(std::llround(divisor.number));
+    if (is_upper(relation)) {
+      return solved(step.a, Relation::below, combined(n, "*", combined(whole, "+", number(1))));
+    }
+    return solved(step.a, Relation::from, combined(n, "*", whole));
+  }
+
+  // --- comparisons ---------------------------------------------------------------------------------------------------
+
+  Word solved_comparison(std::uint16_t index) const {
+    const Step& step = at(index);
+    if (!varies_[index]) return fmt::format("columns.all_if({})", printer_.operand(index));
+    if (varies_[step.a] && varies_[step.b]) return std::nullopt;
+    const std::uint16_t varying = varies_[step.a] ? step.a : step.b, fixed = varies_[step.a] ? step.b : step.a;
+    if (step_types_[fixed] == Type::float32) return std::nullopt;
+    const Bound bound = bound_of(fixed);
+    if (step.operation == Operation::equal) {
+      return joined(solved(varying, Relation::up_to, bound), '&', solved(varying, Relation::from, bound));
+    }
+    const Relation relation = step.operation == Operation::less ? Relation::below : Relation::up_to;
+    return solved(varying, varies_[step.a] ? relation : mirrored(relation), bound);
+  }
+
+  void add_comparison(std::uint16_t index) {
+    const Word solution = solved_comparison(index);
+    has_word_[index] = solution.has_value();
+    if (solution) words_ += fmt::format("      const auto w{} = {};\n", index, *solution);
+  }
+
+  bool is_solved() const {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (is_comparison(program_.steps[i].operation) && !has_word_[i]) return false;
+    }
+    return true;
+  }
+
+  std::string row_statements() const {
+    std::string text;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (!varies_[i]) text += printer_.statement(static_cast<std::uint16_t>(i));
+    }
+    return text;
+  }
+
+  std::string_view name_of_row() const { return column_ == Index::key ? "query" : "key"; }
+  std::string_view name_of_column() const { return column_ == Index::key ? "key" : "query"; }
+
+  /// Both rows, one after the other.
+  std::string solved_text(const std::string& row) const {
+    return fmt::format(
+        "#pragma unroll\n"
+        "    for (int half = 0; half < 2; ++half) {{\n"
+        "      [[maybe_unused]] const int {} = first_row + half * 8;\n"
+        "{}"
+        "      valid[half] = {};\n"
+        "    }}\n",
+        name_of_row(), row, word(program_.results[0]));
+  }
+
+  /// The variables of a row that the loop reads.
+  struct Carried {
+    std::string members, names, copies;
+
+    void add(std::string_view type, const std::string& name) {
+      members += fmt::format("      {} {};\n", type, name);
+      names += fmt::format(", {}", name);
+      copies += fmt::format("        const auto {0} = rows[half].{0};\n", name);
+    }
+  };
+
+  std::string_view type_name(std::uint16_t index) const {
+    if (is_comparison(at(index).operation)) return "bool";
+    return step_types_[index] == Type::int32 ? "int" : step_types_[index] == Type::int64 ? "long long" : "float";
+  }
+
+  /// A loop over the columns, in which both rows read the inputs of a column. Everything else is computed before it.
+  std::string loop_text(const std::string& row, const ConditionInputs::Section& of_row,
+                        const ConditionInputs::Section& of_column, const std::string& of_both) const {
+    std::vector<bool> is_read(program_.steps.size());
+    is_read[program_.results[0]] = true;
+    Carried carried;
+    for (std::size_t i = program_.steps.size(); i-- > 0;) {
+      const auto index = static_cast<std::uint16_t>(i);
+      const Step& step = at(index);
+      const int operands = operand_count(step.operation);
+      if (!is_read[i] || operands == 0) continue;
+      if (!varies_[i]) {
+        carried.add(type_name(index), fmt::format("c{}", i));
+      } else if (has_word_[i]) {
+        carried.add("unsigned", fmt::format("w{}", i));
+      } else {
+        is_read[step.a] = true;
+        if (operands > 1) is_read[step.b] = true;
+        if (operands > 2) is_read[step.c] = true;
+      }
+    }
+    std::string steps;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (!is_read[i] || !varies_[i]) continue;
+      steps += has_word_[i] ? fmt::format("    const bool c{0} = (w{0} & bit) != 0;\n", i)
+                            : printer_.statement(static_cast<std::uint16_t>(i));
+    }
+    return fmt::format(
+        "    struct Row {{\n"
+        "      int {0};\n"
+        "{1}{2}"
+        "    }};\n"
+        "    const auto of_row = [&](int {0}) {{\n"
+        "{3}"
+        "      return Row{{{0}{4}{5}{6}}};\n"
+        "    }};\n"
+        "    const Row rows[2] = {{of_row(first_row), of_row(first_row + 8)}};\n"
+        "    columns.template visit<groups, groups < 16 ? {14} : {15}>([&]([[maybe_unused]] int {7}, unsigned bit) {{\n"
+        "{8}"
+        "#pragma unroll\n"
+        "      for (int half = 0; half < 2; ++half) {{\n"
+        "        [[maybe_unused]] const int {0} = rows[half].{0};\n"
+        "{9}{10}{11}{12}"
+        "        valid[half] |= {13} != 0 ? bit : 0;\n"
+        "      }}\n"
+        "    }});\n",
+        name_of_row(), of_row.members, carried.members, row, of_row.names.empty() ? "" : ", ", of_row.names,
+        carried.names, name_of_column(), of_column.statements, fmt::format(fmt::runtime(of_row.copies), "rows[half]"),
+        carried.copies, of_both, steps, printer_.result(), columns_at_once(2), columns_at_once(4));
+  }
+
+  /// The columns whose elements fit in 2 or 4 registers: 1, 2 or 4. The consumers of Hopper's backward, whose
+  /// fragments have few groups, have few free registers.
+  int columns_at_once(int registers) const {
+    int of_column = 0;
+    for (const Input& input : inputs_) {
+      const bool is_read = input.kind == Input::Kind::read &&
+                           std::any_of(input.indices.begin(), input.indices.end(),
+                                       [&](const Program& index) { return reads_index(index, inputs_, column_); });
+      if (is_read) of_column += type_of_input(input) == Type::int64 ? 2 : 1;
+    }
+    return std::max(1, registers / std::max(1, of_column));
+  }
+
+  /// The word of a truth value: 0, 1, or a selection of truth values.
+  std::string word(std::uint16_t index) const {
+    const Step& step = at(index);
+    if (step.operation == Operation::constant) return fmt::format("columns.all_if({})", step.number != 0);
+    const std::string test = fmt::format("w{}", step.a), yes = word(step.b), no = word(step.c);
+    const auto is = [&](std::uint16_t of, double number) {
+      return at(of).operation == Operation::constant && at(of).number == number;
+    };
+    if (is(step.b, 1)) return is(step.c, 0) ? test : fmt::format("({} | {})", test, no);
+    if (is(step.b, 0)) return is(step.c, 1) ? fmt::format("~{}", test) : fmt::format("(~{} & {})", test, no);
+    if (is(step.c, 0)) return fmt::format("({} & {})", test, yes);
+    if (is(step.c, 1)) return fmt::format("(~{} | {})", test, yes);
+    return fmt::format("(({0} & {1}) | (~{0} & {2}))", test, yes, no);
+  }
+
+  const std::vector<Input>& inputs_;
+  const Program& program_;
+  unsigned types_;
+  Index column_;
+  IndexPrinter printer_;
+  std::vector<bool> varies_;  ///< whether a step depends on the column
+  std::vector<Type> step_types_;
+  std::vector<bool> is_tame_;
+  std::vector<bool> has_word_;  ///< whether a comparison is solved
+  std::string words_;
+};
+
+}  // namespace
+
+std::string condition_source(const Function& mask, unsigned tensor_types) {
+  const ConditionInputs inputs = condition_inputs(mask, tensor_types);
+  const IndexPrinter condition(mask, mask.value(), "c");
+  const auto function = [&](Index column, std::string_view name, const ConditionInputs::Section& of_row,
+                            const ConditionInputs::Section& of_column) {
+    const WordsPrinter words(mask, tensor_types, column);
+    return fmt::format(
+        "\n  static constexpr bool {0}_are_range = {1};\n"
+        "  template <int groups, class Columns, class Valid>\n"
+        "  __device__ __forceinline__ void valid_{0}([[maybe_unused]] int first_row, [[maybe_unused]] const Columns& "
+        "columns, Valid (&valid)[2]) const {{\n"
+        "{2}"
+        "  }}\n",
+        name, words.is_range(), words.text(of_row, of_column, inputs.of_both));
+  };
+  return fmt::format(
+      "// {}\n"
+      "struct Condition {{\n"
+      "  gdpa::SequencePair pair;\n"
+      "{}\n"
+      "  Condition() = default;\n"
+      "  __device__ __forceinline__ Condition(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
+      "pair(pair_) "
+      "{{\n"
+      "{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ bool holds([[maybe_unused]] int query, [[maybe_unused]] int key) const {{\n"
+      "{}{}{}{}"
+      "    return {} != 0;\n"
+      "  }}\n"
+      "{}{}"
+      "}};\n\n",
+      mask.text(), inputs.members, inputs.constructor, inputs.of_query.statements, inputs.of_key.statements,
+      inputs.of_both, condition.statements(), condition.result(),
+      function(Index::key, "keys", inputs.of_query, inputs.of_key),
+      function(Index::query, "queries", inputs.of_key, inputs.of_query));
+}
+
+}  // namespace gdpa::activation

@@ -1,0 +1,98 @@
+// See lower.h.
+#include "expression/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "expression/scalar.h"
+#include "gdpa/error.h"
+
+namespace gdpa::activation {
+
+Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::string& text) {
+  const std::vector<bool> wanted = tree.reachable(roots);
+  Program program;
+  std::vector<std::uint16_t> step_of(tree.size());
+  // Two nodes that differ only in the derivative at a tie, or in the order of their operands, have the same value.
+  std::map<std::tuple<Operation, std::uint16_t, std::uint16_t>, std::uint16_t> extrema;
+  for (NodeId id = 0; id < tree.size(); ++id) {
+    if (!wanted[id]) continue;
+    const Node& node = tree[id];
+    const int operands = operand_count(node.operation);
+    Step step;
+    step.operation = node.operation;
+    if (operands > 0) step.a = step_of[node.a];
+    if (operands > 1) step.b = step_of[node.b];
+    if (operands > 2) step.c = step_of[node.c];
+    step.number = node.number;
+    if (std::isnan(step.number)) {
+      throw Error(ErrorKind::value, fmt::format("a part of \"{}\" or of its derivative is a constant that is "
+                                                "not a number, such as 0 / 0 or sqrt(-1); remove it",
+                                                text));
+    }
+    const auto index = static_cast<std::uint16_t>(program.steps.size());
+    if (node.operation == Operation::minimum || node.operation == Operation::maximum) {
+      const auto [position, is_new] =
+          extrema.try_emplace({node.operation, std::min(step.a, step.b), std::max(step.a, step.b)}, index);
+      step_of[id] = position->second;
+      if (!is_new) continue;
+    }
+    if (program.steps.size() == most_steps) {
+      throw Error(ErrorKind::value, fmt::format("expected at most {} operations in the function and its "
+                                                "derivative, but more came; simplify the expression",
+                                                most_steps));
+    }
+    step_of[id] = index;
+    program.steps.push_back(step);
+  }
+  for (NodeId root : roots) program.results.push_back(step_of[root]);
+  return program;
+}
+
+namespace {
+
+/// `compute` returns the value of an operation. Without a number, an input is NaN: a caller that compares results
+/// then proves nothing.
+template <class T, class Compute>
+std::vector<T> evaluate_steps(const Program& program, T score, const std::vector<double>& inputs,
+                              const Compute& compute) {
+  std::vector<T> values;
+  values.reserve(program.steps.size());
+  for (const Step& step : program.steps) {
+    switch (step.operation) {
+      case Operation::constant:
+        values.push_back(static_cast<T>(step.number));
+        break;
+      case Operation::score:
+        values.push_back(score);
+        break;
+      case Operation::input: {
+        const auto index = static_cast<std::size_t>(step.number);
+        values.push_back(index < inputs.size() ? static_cast<T>(inputs[index]) : std::numeric_limits<T>::quiet_NaN());
+        break;
+      }
+      default:
+        values.push_back(compute(step.operation, values[step.a], values[step.b], values[step.c]));
+    }
+  }
+  std::vector<T> results;
+  for (std::uint16_t step : program.results) results.push_back(values[step]);
+  return results;
+}
+
+}  // namespace
+
+std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& inputs) {
+  return evaluate_steps(program, score, inputs, apply);
+}
+
+std::vector<float> evaluate_in_fp32(const Program& program, float score) {
+  return evaluate_steps(program, score, {}, apply_in_fp32);
+}
+
+}  // namespace gdpa::activation

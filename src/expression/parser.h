@@ -1,0 +1,41 @@
+// Parses the expression language of docs/functions.md. Its errors mark a fault with a caret.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expression/tree.h"
+
+namespace gdpa::activation {
+
+/// The result of an expression: a number, or the condition of a mask. A condition does not read the score, and its
+/// tree is the number where(condition, 1, 0).
+enum class Form { number, condition };
+
+/// A parsed text. `text` is the canonical form without the clause that binds parameters.
+struct Parsed {
+  Tree tree;
+  NodeId root = 0;
+  std::size_t functions = 1;  ///< more than one: function h is for query head h
+  std::string text;
+  std::map<std::string, double> bindings;         ///< from the clause "with a = 2"
+  std::map<std::string, std::size_t> parameters;  ///< the names in the expression, with their first positions
+  std::map<std::string, std::size_t> reads;       ///< the tensors that the expression reads by index, in the same way
+};
+
+/// With a `score_factor`, the parameter of this name multiplies the score. Throws Error (value) if the text does not
+/// follow the grammar, or if it does not read the score that has a factor. Messages do not name the expression.
+Parsed parse(std::string_view text, Form form = Form::number, const std::string& score_factor = "");
+
+/// Returns the message of a fault: the description, the text with a caret below the fault, and a remedy.
+std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);
+
+/// Returns the message for a name without a number: a parameter without a value, or a misspelt function.
+std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name);
+
+/// "one, two, three"
+std::string listed(const std::vector<std::string>& names);
+
+}  // namespace gdpa::activation

@@ -1,0 +1,79 @@
+// See shift.h.
+#include "expression/rewrite/shift.h"
+
+#include <vector>
+
+namespace gdpa::activation {
+
+namespace {
+
+/// Returns e if the node is the score plus e, and e does not depend on the score.
+std::optional<NodeId> added_to_score(Tree& tree, NodeId id) {
+  if (id == tree.score()) return tree.number(0);
+  const Node node = tree[id];
+  if (node.operation != Operation::add && node.operation != Operation::subtract) return std::nullopt;
+  const auto depends_on_score = [&](NodeId operand) -> bool { return tree.reachable({operand})[tree.score()]; };
+  const bool is_sum = node.operation == Operation::add;
+  if (!depends_on_score(node.b)) {
+    const std::optional<NodeId> rest = added_to_score(tree, node.a);
+    if (!rest) return std::nullopt;
+    return is_sum ? tree.add(*rest, node.b) : tree.subtract(*rest, node.b);
+  }
+  if (!is_sum || depends_on_score(node.a)) return std::nullopt;
+  const std::optional<NodeId> rest = added_to_score(tree, node.b);
+  return rest ? std::optional(tree.add(node.a, *rest)) : std::nullopt;
+}
+
+bool reads_input(const Tree& tree, NodeId root) {
+  const std::vector<bool> wanted = tree.reachable({root});
+  for (NodeId id = 0; id <= root; ++id) {
+    if (wanted[id] && tree[id].operation == Operation::input) return true;
+  }
+  return false;
+}
+
+/// Returns the expression as a function of the sum, in a tree of its own; none if it reads the score or an input apart
+/// from the sum.
+std::optional<Shift> as_function_of(const Tree& tree, NodeId root, NodeId sum) {
+  Shift result;
+  std::vector<bool> wanted(root + 1);
+  wanted[root] = true;
+  for (NodeId id = root + 1; id-- > 0;) {
+    if (!wanted[id] || id == sum) continue;
+    const Node& node = tree[id];
+    if (node.operation == Operation::score || node.operation == Operation::input) return std::nullopt;
+    const int operands = operand_count(node.operation);
+    if (operands > 0) wanted[node.a] = true;
+    if (operands > 1) wanted[node.b] = true;
+    if (operands > 2) wanted[node.c] = true;
+  }
+  std::vector<NodeId> copies(root + 1);
+  for (NodeId id = 0; id <= root; ++id) {
+    if (!wanted[id]) continue;
+    Node node = tree[id];
+    const int operands = id == sum ? 0 : operand_count(node.operation);
+    if (operands > 0) node.a = copies[node.a];
+    if (operands > 1) node.b = copies[node.b];
+    if (operands > 2) node.c = copies[node.c];
+    copies[id] = id == sum ? result.of_sum.score() : result.of_sum.make(node);
+  }
+  result.root = copies[root];
+  return result;
+}
+
+}  // namespace
+
+std::optional<Shift> find_shift(Tree& tree, NodeId root) {
+  const std::vector<bool> wanted = tree.reachable({root});
+  for (NodeId id = root + 1; id-- > 0;) {
+    if (!wanted[id] || id == tree.score()) continue;
+    const std::optional<NodeId> shift = added_to_score(tree, id);
+    if (!shift || !reads_input(tree, *shift)) continue;
+    std::optional<Shift> found = as_function_of(tree, root, id);
+    if (found) found->shift = *shift;
+    return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gdpa::activation
