@@ -59,22 +59,6 @@ std::string inputs_header(const Function& function) {
                      function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
 }
 
-namespace {
-
-/// The number of elements whose index depends on this position only.
-int reads_of(const Function& function, Dependence position) {
-  const std::vector<Input>& inputs = function.inputs();
-  return static_cast<int>(std::count_if(inputs.begin(), inputs.end(), [&](const Input& input) {
-    return input.kind == Input::Kind::read && dependence_of(input, inputs) == position;
-  }));
-}
-
-}  // namespace
-
-int reads_of_lines(const Function& function) {
-  return reads_of(function, Dependence::key) + reads_of(function, Dependence::difference);
-}
-
 std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types) {
   if (function.functions() > 1) return std::nullopt;  // the other functions of a list have no use for the copy
   const std::vector<Input>& inputs = function.inputs();
@@ -227,8 +211,8 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "{}{}"
       "}};\n\n",
       text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members,
-      reads_of(function, Dependence::key) > 0, reads_of(function, Dependence::difference) > 0, text.members,
-      text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
+      function.facts().reads_of_keys > 0, function.facts().reads_of_differences > 0, text.members, text.constructor,
+      text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
       text.of_difference.statements, text.of_difference.names, copies, text.tile_load, text.of_both, text.values,
       tile ? tile_source(printer, *tile, copies) : "",
       lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies));

@@ -36,9 +36,8 @@ bool has_inputs_at(const Function& function);
 /// Returns the includes of inputs_source().
 std::string inputs_header(const Function& function);
 
-/// The number of elements of tensors whose index depends on the key only, or on the difference of the positions only.
-/// The rows of a tile share these elements.
-int reads_of_lines(const Function& function);
+/// The elements that the rows of a tile share.
+inline int reads_of_lines(const Function& function) { return function.facts().reads_of_lines(); }
 
 /// Returns the position in Function::inputs() of the read whose elements for a tile of scores a kernel may copy to
 /// shared memory (kernels/common/staged_tile.cuh): the first one of a floating type with an axis for i and an axis for

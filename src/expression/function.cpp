@@ -343,13 +343,9 @@ bool Function::depends_on_head() const {
   });
 }
 
-bool Function::bounds_scores() const {
-  for (std::size_t head = 0; head < functions_; ++head) {
-    const Function& of = functions_ == 1 ? *this : of_head(static_cast<int64_t>(head));
-    const Function& one = of.of_sum() == nullptr ? of : *of.of_sum();
-    if (one.value_of_finite_.steps.size() < one.value_.steps.size()) return true;
-  }
-  return false;
+const FunctionFacts& Function::facts() const {
+  std::call_once(facts_once_, [&] { facts_ = facts_of(*this); });
+  return facts_;
 }
 
 const Function& Function::of_head(int64_t head) const {

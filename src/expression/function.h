@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "expression/facts.h"
 #include "expression/input.h"
 #include "expression/program.h"
 #include "expression/tree.h"
@@ -76,8 +77,11 @@ class Function {
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
 
+  /// What plans need to know about the function, computed at the first call.
+  const FunctionFacts& facts() const;
+
   /// Whether f, or a function of the list, has such bounds. For f(s) = g(s + e), these are bounds of the sum.
-  bool bounds_scores() const;
+  bool bounds_scores() const { return facts().bounds_scores; }
 
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
@@ -107,6 +111,8 @@ class Function {
   mutable std::mutex mutex_;  ///< of the next two, which are built when they are needed
   mutable std::map<int64_t, std::shared_ptr<const Function>> of_heads_;
   mutable std::vector<std::shared_ptr<const Function>> parameter_derivatives_;
+  mutable std::once_flag facts_once_;
+  mutable FunctionFacts facts_;
   std::vector<Input> inputs_;
   Tree tree_;  ///< with inputs only
   NodeId root_ = 0;
