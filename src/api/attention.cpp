@@ -7,8 +7,8 @@
 #include "api/checks.h"
 #include "cpu/backend.h"
 #include "cpu/mask.h"
-#include "cuda/backend.h"
 #include "gdpa/compile.h"
+#include "gpu/backend.h"
 #include "plan/cpu_plan.h"
 #include "plan/work.h"
 
@@ -25,13 +25,13 @@ const activation::Function& function_of(const Attention& attention, const api::C
   return call.function ? *call.function : attention.activation.function();
 }
 
-cuda::Expressions expressions_of(const Attention& attention, const api::CheckedCall& call) {
+gpu::Expressions expressions_of(const Attention& attention, const api::CheckedCall& call) {
   return {function_of(attention, call), mask_of(attention)};
 }
 
 void run(const Attention& attention, const api::CheckedCall& call) {
   if (is_on_gpu(call)) {
-    cuda::run(call.problem, call.params, expressions_of(attention, call), attention.stream, attention.workspace);
+    gpu::run(call.problem, call.params, expressions_of(attention, call), attention.stream, attention.workspace);
   } else {
     cpu::run(call.problem, call.params, function_of(attention, call), mask_of(attention));
   }
@@ -39,7 +39,7 @@ void run(const Attention& attention, const api::CheckedCall& call) {
 
 int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call) {
   if (!is_on_gpu(call)) return 0;
-  return cuda::workspace_bytes(call.problem, call.params, expressions_of(attention, call));
+  return gpu::workspace_bytes(call.problem, call.params, expressions_of(attention, call));
 }
 
 double flops_on_cpu(const Attention& attention, const api::CheckedCall& call) {
@@ -92,7 +92,7 @@ std::vector<CompiledKernel> compile(const Attention& attention, Direction direct
   const bool is_for_device = options.architecture.empty();
   const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device, options.wanted);
   if (!is_on_gpu(call) && is_for_device) return {};
-  return cuda::compile(call.problem, call.params, expressions_of(attention, call), options);
+  return gpu::compile(call.problem, call.params, expressions_of(attention, call), options);
 }
 
 std::future<std::vector<CompiledKernel>> compile_async(const Attention& attention, Direction direction,
@@ -109,7 +109,7 @@ Plan explain(const Attention& attention, Direction direction, const std::string&
              const WantedGradients& wanted) {
   const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
   if (is_on_gpu(call) || !architecture.empty()) {
-    Plan plan = cuda::explain(call.problem, call.params, expressions_of(attention, call), architecture);
+    Plan plan = gpu::explain(call.problem, call.params, expressions_of(attention, call), architecture);
     if (attention.mask_expression && !is_on_gpu(call)) plan.flops = flops_on_cpu(attention, call);
     return plan;
   }

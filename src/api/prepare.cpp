@@ -7,7 +7,7 @@
 
 #include "api/checks.h"
 #include "api/message.h"
-#include "cuda/backend.h"
+#include "gpu/backend.h"
 #include "plan/prepared_tiles.h"
 
 namespace gdpa {
@@ -15,15 +15,15 @@ namespace {
 
 /// The calls whose kernels may have different tiles: forward, backward with all wanted gradients, with dQ alone, and
 /// without dQ.
-std::vector<cuda::MaskPreparation::Call> calls_of(const Attention& attention, const PrepareOptions& options,
-                                                  bool needs_data) {
+std::vector<gpu::MaskPreparation::Call> calls_of(const Attention& attention, const PrepareOptions& options,
+                                                 bool needs_data) {
   if (!attention.mask_expression) {
     api::refuse(ErrorKind::value, "prepare_mask", "a mask expression", "none",
                 "set mask_expression; a window needs no preparation");
   }
   Attention unprepared = attention;
   unprepared.prepared_mask = std::nullopt;
-  std::vector<cuda::MaskPreparation::Call> calls;
+  std::vector<gpu::MaskPreparation::Call> calls;
   const auto add = [&](Direction direction, const WantedGradients& wanted) {
     const api::CheckedCall call = api::check_plan(unprepared, direction, false, wanted, needs_data);
     calls.push_back({call.problem, call.params, call.function});
@@ -37,12 +37,11 @@ std::vector<cuda::MaskPreparation::Call> calls_of(const Attention& attention, co
   return calls;
 }
 
-bool is_on_cpu(const std::vector<cuda::MaskPreparation::Call>& calls) {
+bool is_on_cpu(const std::vector<gpu::MaskPreparation::Call>& calls) {
   return calls.front().problem.device.kind == DeviceKind::cpu;
 }
 
-cuda::MaskPreparation preparation_of(const Attention& attention,
-                                     const std::vector<cuda::MaskPreparation::Call>& calls) {
+gpu::MaskPreparation preparation_of(const Attention& attention, const std::vector<gpu::MaskPreparation::Call>& calls) {
   return {calls, {attention.activation.function(), &attention.mask_expression->function()}};
 }
 
@@ -60,7 +59,7 @@ PreparedMask prepare_mask(const Attention& attention, void* data, int64_t bytes,
     tiles.call = plan::ListedCall::of(calls.front().problem, attention.mask_expression->function().identity());
     return {nullptr, 0, tiles.text()};
   }
-  const cuda::MaskPreparation preparation = preparation_of(attention, calls);
+  const gpu::MaskPreparation preparation = preparation_of(attention, calls);
   const plan::PreparedTiles& tiles = preparation.tiles();
   if (data == nullptr || bytes < tiles.bytes) {
     api::refuse(ErrorKind::value, "prepare_mask", fmt::format("{} bytes of device memory", tiles.bytes),

@@ -2,9 +2,9 @@
 // context.
 #include <array>
 
-#include "cuda/driver.h"
-#include "cuda/target.h"
 #include "gdpa/system.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 
 namespace gdpa {
 namespace {
@@ -20,13 +20,13 @@ constexpr std::array product_rates = {ProductRate{80, 2048},  ProductRate{86, 10
                                       ProductRate{89, 1024},  ProductRate{90, 4096},  ProductRate{100, 8192},
                                       ProductRate{103, 8192}, ProductRate{120, 1024}, ProductRate{121, 1024}};
 
-GpuDevice describe(const cuda::Driver& driver, int device) {
-  const auto ask = [&](cuda::DeviceAttribute attribute) {
+GpuDevice describe(const gpu::Driver& driver, int device) {
+  const auto ask = [&](gpu::DeviceAttribute attribute) {
     int value = 0;
     driver.device_attribute(&value, attribute, device);
     return value;
   };
-  using Attribute = cuda::DeviceAttribute;
+  using Attribute = gpu::DeviceAttribute;
   GpuDevice gpu;
   std::array<char, 256> name{};
   driver.device_name(name.data(), static_cast<int>(name.size()), device);
@@ -41,7 +41,7 @@ GpuDevice describe(const cuda::Driver& driver, int device) {
   constexpr double transfers_per_clock = 2, bits_per_byte = 8;
   gpu.bytes_per_second = transfers_per_clock * 1e3 * ask(Attribute::memory_clock_kilohertz) *
                          ask(Attribute::memory_bus_bits) / bits_per_byte;
-  gpu.advice = cuda::why_unsupported(10 * gpu.compute_major + gpu.compute_minor);
+  gpu.advice = gpu::why_unsupported(10 * gpu.compute_major + gpu.compute_minor);
   return gpu;
 }
 
@@ -49,10 +49,10 @@ GpuDevice describe(const cuda::Driver& driver, int device) {
 
 std::vector<GpuDevice> list_gpus() {
   std::vector<GpuDevice> gpus;
-  if (!cuda::Driver::why_missing().empty()) return gpus;
-  const cuda::Driver& driver = cuda::Driver::get();
+  if (!gpu::Driver::why_missing().empty()) return gpus;
+  const gpu::Driver& driver = gpu::Driver::get();
   int count = 0;
-  if (driver.device_count(&count) != cuda::success) return gpus;
+  if (driver.device_count(&count) != gpu::success) return gpus;
   for (int device = 0; device < count; ++device) gpus.push_back(describe(driver, device));
   return gpus;
 }

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
 #include "gdpa/error.h"
 #include "gdpa/system.h"
 #include "gdpa/version.h"
+#include "gpu/driver.h"
 #include "jit/cache.h"
 #include "jit/nvrtc.h"
 #include "plan/cpu_plan.h"
@@ -87,13 +87,13 @@ Component threading() {
 
 Component cuda_driver(const std::vector<GpuDevice>& gpus) {
   Component component{"CUDA driver", "GPUs; not needed on the CPU", false, "", "", ""};
-  if (const std::string problem = cuda::Driver::why_missing(); !problem.empty()) {
+  if (const std::string problem = gpu::Driver::why_missing(); !problem.empty()) {
     component.advice = "fine without an NVIDIA GPU; otherwise: " + problem;
     return component;
   }
-  const cuda::Driver& driver = cuda::Driver::get();
+  const gpu::Driver& driver = gpu::Driver::get();
   component.found = true;
-  component.version = "CUDA " + cuda::version_of(driver);
+  component.version = "CUDA " + gpu::version_of(driver);
   component.location = file_of(reinterpret_cast<const void*>(driver.get_version));
   if (gpus.empty()) component.advice = "the driver shows no device: see nvidia-smi, and CUDA_VISIBLE_DEVICES";
   return component;
@@ -102,14 +102,14 @@ Component cuda_driver(const std::vector<GpuDevice>& gpus) {
 /// A cubin from NVRTC n.m loads with every driver for CUDA n.0 or later. Within a major version, drivers accept cubins
 /// of later compilers for an exact architecture.
 std::string advice_on_versions(const jit::Nvrtc& nvrtc) {
-  if (!cuda::Driver::why_missing().empty()) return {};
+  if (!gpu::Driver::why_missing().empty()) return {};
   int version = 0;
-  cuda::Driver::get().get_version(&version);
+  gpu::Driver::get().get_version(&version);
   if (version / 1000 >= nvrtc.major()) return {};
   return fmt::format(
       "its kernels need a driver for CUDA {0} or later, this one is for {1}: update the driver, or set GDPA_NVRTC to a "
       "libnvrtc.so.{2}",
-      nvrtc.major(), cuda::version_of(cuda::Driver::get()), version / 1000);
+      nvrtc.major(), gpu::version_of(gpu::Driver::get()), version / 1000);
 }
 
 Component nvrtc() {

@@ -15,13 +15,13 @@
 
 #include "common/packed_layout.cuh"
 #include "common/work.cuh"
-#include "cuda/backend.h"
-#include "cuda/source.h"
-#include "cuda/target.h"
-#include "families/family.h"
+#include "gpu/backend.h"
+#include "gpu/kernel.h"
+#include "gpu/target.h"
+#include "gpu/families/family.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
 namespace gdpa {
 namespace {
@@ -153,12 +153,12 @@ Params params_of(const Problem& problem, const ReadingFunction& function) {
 }
 
 std::vector<plan::KernelSpec> kernels_of(const Problem& problem, const ReadingFunction& function,
-                                         const plan::Gpu& gpu) {
+                                         const gpu::Gpu& gpu) {
   const std::vector<std::string> tensors(function.sizes(problem).empty() ? 0 : 1, "t");
   const Activation activation(function.text, {}, tensors);
   std::vector<plan::KernelSpec> kernels;
-  for (const plan::GpuStep& step :
-       cuda::steps_ahead(problem, params_of(problem, function), activation.function(), gpu, Lengths::these)) {
+  for (const gpu::GpuStep& step :
+       gpu::steps_ahead(problem, params_of(problem, function), activation.function(), gpu, Lengths::these)) {
     // The order of the tiles of keys in the table, which a deterministic call adds up in one order.
     if (step.kernel.kind != plan::KernelKind::key_schedule) kernels.push_back(step.kernel);
   }
@@ -167,13 +167,13 @@ std::vector<plan::KernelSpec> kernels_of(const Problem& problem, const ReadingFu
 
 std::string names_of(const std::vector<plan::KernelSpec>& kernels) {
   std::string names;
-  for (const plan::KernelSpec& kernel : kernels) names += cuda::describe(kernel) + "\n";
+  for (const plan::KernelSpec& kernel : kernels) names += gpu::describe(kernel) + "\n";
   return names;
 }
 
 /// The numbers by which the schedule kernel of a Hopper backward chooses the destinations of dQ of a sequence.
-std::pair<int, int> destinations_of(const Problem& problem, const plan::Gpu& gpu) {
-  const plan::GpuPlan plan = families::gpu_plan({.problem = problem,
+std::pair<int, int> destinations_of(const Problem& problem, const gpu::Gpu& gpu) {
+  const gpu::GpuPlan plan = families::gpu_plan({.problem = problem,
                                                  .gpu = gpu,
                                                  .function = plan::FunctionRegisters::few,
                                                  .aligned = true,
@@ -195,8 +195,8 @@ TEST(BatchInvariantPlan, KernelsDoNotDependOnTheOtherSequences) {
   for (int round = 0; round < 600; ++round) {
     const Problem kind = draw.kind();
     const ReadingFunction& function = functions[draw.below(std::size(functions))];
-    const plan::Gpu gpu =
-        cuda::target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
+    const gpu::Gpu gpu =
+        gpu::target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
     const std::vector<Batch> batches = draw.batches_with(draw.length(), draw.length());
     try {
       const Problem alone = problem_of(kind, batches.front());

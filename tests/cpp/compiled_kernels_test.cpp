@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cuda/kernels.h"
+#include "gpu/loaded_kernels.h"
 #include "gdpa/gdpa.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
@@ -30,7 +30,7 @@ TEST_F(CompiledKernels, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) 
   spec.kind = plan::KernelKind::check_offsets;
   const Activation any("s");
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), architecture);
+    const auto made = gpu::compile_kernels({{spec, 2}}, any.function(), architecture);
     EXPECT_EQ(made.at(0).kernel.threads, 256);
     EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
   }
@@ -42,7 +42,7 @@ TEST_F(CompiledKernels, TheKernelsForGapsCompileForEveryArchitecture) {
     plan::KernelSpec spec;
     spec.kind = kind;
     for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-      EXPECT_EQ(cuda::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
+      EXPECT_EQ(gpu::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
     }
   }
 }
@@ -58,8 +58,8 @@ TEST_F(CompiledKernels, TheKernelThatChecksIndicesCompilesForEveryArchitecture) 
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
     for (const bool has_pages : {false, true}) {
       spec.has_pages = has_pages;
-      const cuda::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
-      const auto made = cuda::compile_kernels({{spec, 1}}, expressions, architecture);
+      const gpu::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
+      const auto made = gpu::compile_kernels({{spec, 1}}, expressions, architecture);
       EXPECT_NE(made.at(0).image.find("expected 0 to %lld"), std::string::npos);
     }
   }

@@ -14,7 +14,7 @@
 #include "jit/headers.h"
 #include "jit/nvrtc.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 
 inline std::string environment(const char* name) {
   const char* const value = std::getenv(name);
@@ -61,4 +61,4 @@ inline jit::Compiled compile(const jit::Nvrtc& nvrtc, const jit::Source& source,
   return {.cubin = {made.begin() + static_cast<std::ptrdiff_t>(end) + 1, made.end()}, .log = made.substr(0, end)};
 }
 
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/target.h"
+#include "gpu/target.h"
 #include "fake_driver.h"
 #include "gdpa/gdpa.h"
 #include "gdpa/system.h"
@@ -502,24 +502,24 @@ TEST_F(CudaBackend, CountingFlopsIsArithmeticOnShapes) {
 }
 
 TEST(Target, AGpuOlderThanAmpereIsRefusedInWords) {
-  EXPECT_EQ(cuda::why_unsupported(80), "");
-  EXPECT_EQ(cuda::why_unsupported(121), "");
-  EXPECT_EQ(cuda::why_unsupported(75),
+  EXPECT_EQ(gpu::why_unsupported(80), "");
+  EXPECT_EQ(gpu::why_unsupported(121), "");
+  EXPECT_EQ(gpu::why_unsupported(75),
             "expected compute capability 8.0 or later (Ampere), got 7.5; use a newer GPU, or the CPU");
 }
 
 TEST(Target, AnOldDeviceIsAnErrorOfTheCall) {
   fake_driver() = FakeDriver();
   fake_driver().capability = 70;
-  EXPECT_NE(refusal_of([] { cuda::target_of(3); }).find("cuda:3: expected compute capability 8.0"), std::string::npos);
+  EXPECT_NE(refusal_of([] { gpu::target_of(3); }).find("cuda:3: expected compute capability 8.0"), std::string::npos);
 }
 
 TEST(Target, AnArchitectureIsKnownByBothOfItsNames) {
-  EXPECT_EQ(cuda::target_of("sm_90").architecture, "sm_90a");
-  EXPECT_EQ(cuda::target_of("sm_90a").gpu.capability, 90);
-  EXPECT_EQ(cuda::target_of("sm_80").architecture, "sm_80");
+  EXPECT_EQ(gpu::target_of("sm_90").architecture, "sm_90a");
+  EXPECT_EQ(gpu::target_of("sm_90a").gpu.capability, 90);
+  EXPECT_EQ(gpu::target_of("sm_80").architecture, "sm_80");
   for (const char* wrong : {"", "sm_75", "sm_80a", "sm_90b", "hopper", "90"}) {
-    EXPECT_NE(refusal_of([&] { cuda::target_of(wrong); }).find("expected one of sm_80, sm_86"), std::string::npos);
+    EXPECT_NE(refusal_of([&] { gpu::target_of(wrong); }).find("expected one of sm_80, sm_86"), std::string::npos);
   }
 }
 

@@ -15,7 +15,7 @@
 
 #include "compilers.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 
 /// Returns NVIDIA's disassembler of the toolkit or of PyTorch's package triton, or an empty path.
 inline std::filesystem::path disassembler() {
@@ -47,4 +47,4 @@ inline std::string disassemble(const std::vector<char>& cubin) {
   return made_before(key, "1", [&] { return disassembled(cubin); });
 }
 
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -28,21 +28,21 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/source.h"
-#include "cuda/target.h"
+#include "gpu/kernel.h"
+#include "gpu/target.h"
 #include "disassemble.h"
-#include "families/family.h"
+#include "gpu/families/family.h"
 #include "families/planning.h"
 #include "families/portable/portable_tiles.h"
 #include "gdpa/activation.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
-using plan::GpuElement;
+using gpu::GpuElement;
 using plan::KernelKind;
 using plan::KernelSpec;
 
@@ -132,16 +132,16 @@ std::vector<Problem> problems_with_query() {
   return result;
 }
 
-std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu, const std::string& function,
+std::vector<KernelSpec> kernels_of(const Problem& problem, const gpu::Gpu& gpu, const std::string& function,
                                    Accuracy accuracy, bool aligned) {
   const Activation activation(function);
   const auto registers = plan::registers_of(activation.function().value_and_derivative(), accuracy);
   const auto products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three;
   std::vector<KernelSpec> result;
-  plan::GpuPlan plan = families::gpu_plan({problem, gpu, registers, aligned, products});
+  gpu::GpuPlan plan = families::gpu_plan({problem, gpu, registers, aligned, products});
   plan::take_scale_out(plan, activation.function().value(), 0.125);
   plan.steps.insert(plan.steps.end(), plan.overlap_steps.begin(), plan.overlap_steps.end());
-  for (plan::GpuStep& step : plan.steps) {
+  for (gpu::GpuStep& step : plan.steps) {
     step.kernel.accuracy = accuracy;
     result.push_back(step.kernel);
   }
@@ -211,7 +211,7 @@ void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
   std::size_t rotation = 0;
   for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
-    const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
+    const gpu::Gpu gpu = target_of(std::string(architecture)).gpu;
     for (const Problem& problem : problems) {
       for (const bool aligned : {true, false}) {
         ++rotation;
@@ -417,7 +417,7 @@ TEST(GpuKernels, KernelsThatScaleRowsHaveNoSpills) {
 
 TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
   if (disassembler().empty()) GTEST_SKIP() << "no disassembler";
-  const plan::Gpu gpu = target_of(std::string("sm_80")).gpu;
+  const gpu::Gpu gpu = target_of(std::string("sm_80")).gpu;
   const auto products = [&](const WantedGradients& wanted) {
     Problem problem;
     problem.direction = Direction::backward;
@@ -447,4 +447,4 @@ TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
 }
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

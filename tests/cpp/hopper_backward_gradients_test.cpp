@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/source.h"
+#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "families/family.h"
+#include "gpu/families/family.h"
 #include "families/parameter_plan.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 struct Tensor {
@@ -58,7 +58,7 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
   }
 
   /// The kernels of 128 sequences of 2048 tokens.
-  plan::GpuPlan plan() const {
+  gpu::GpuPlan plan() const {
     const Case& test = GetParam();
     const activation::Function& function = activation_.function();
     Problem problem;
@@ -87,7 +87,7 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
       if (families::elements_of(tensor) > 1 << 30) problem.tensor_types |= 8U << (4 * i);  // offsets of 64 bits
     }
     families::PlanRequest request{problem,
-                                  plan::Gpu{},
+                                  gpu::Gpu{},
                                   plan::FunctionRegisters::many,
                                   true,
                                   plan::Float32Products::three,
@@ -97,8 +97,8 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
     request.number_gradients = families::number_gradients(problem, function);
     request.score_gradients = families::score_gradients(problem, function);
     request.own_elements = families::has_own_elements(problem, params, function);
-    plan::GpuPlan plan = families::gpu_plan(request);
-    for (plan::GpuStep& step : plan.steps) step.kernel.tensor_types = problem.tensor_types;
+    gpu::GpuPlan plan = families::gpu_plan(request);
+    for (gpu::GpuStep& step : plan.steps) step.kernel.tensor_types = problem.tensor_types;
     families::add_parameter_gradients(request, params, function, plan);
     return plan;
   }
@@ -108,13 +108,13 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
 
 TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
   const Case& test = GetParam();
-  const plan::GpuPlan plan = this->plan();
-  for (const plan::GpuStep& step : plan.parameter_steps) {
+  const gpu::GpuPlan plan = this->plan();
+  for (const gpu::GpuStep& step : plan.parameter_steps) {
     const bool are_stored = plan::is_term(plan.parameter_sum);
     EXPECT_EQ(step.kernel.kind, are_stored ? plan::KernelKind::complete_terms : plan::KernelKind::round_parameters)
         << "backward computes all gradients";
   }
-  for (const plan::GpuStep& step : plan.steps) {
+  for (const gpu::GpuStep& step : plan.steps) {
     if (!has_function(step.kernel.kind)) continue;
     for (const jit::Nvrtc& nvrtc : compilers()) {
       const jit::Compiled compiled =
@@ -175,4 +175,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/source.h"
+#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "families/family.h"
+#include "gpu/families/family.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 struct Case {
@@ -45,7 +45,7 @@ Problem problem_of(int64_t head_dim, int64_t rows, unsigned tensor_types) {
 
 families::PlanRequest request_of(const Problem& problem, const Activation& activation) {
   families::PlanRequest request{problem,
-                                plan::Gpu{},
+                                gpu::Gpu{},
                                 plan::FunctionRegisters::many,
                                 true,
                                 plan::Float32Products::three,
@@ -55,10 +55,10 @@ families::PlanRequest request_of(const Problem& problem, const Activation& activ
 }
 
 std::vector<plan::KernelSpec> kernels_of(const families::PlanRequest& request, const Activation& activation) {
-  plan::GpuPlan plan = families::gpu_plan(request);
+  gpu::GpuPlan plan = families::gpu_plan(request);
   plan::take_scale_out(plan, activation.function().value(), 0.125);
   std::vector<plan::KernelSpec> kernels;
-  for (const plan::GpuStep& step : plan.steps) {
+  for (const gpu::GpuStep& step : plan.steps) {
     kernels.push_back(step.kernel);
     kernels.back().tensor_types = request.problem.tensor_types;
   }
@@ -193,4 +193,4 @@ INSTANTIATE_TEST_SUITE_P(Times, HopperForwardLookups, testing::Values(NumberType
                          });
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -16,15 +16,15 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/source.h"
+#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "families/family.h"
+#include "gpu/families/family.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 struct Case {
@@ -74,16 +74,16 @@ class HopperKernels : public testing::TestWithParam<Case> {
     const Activation activation(GetParam().function);
     const activation::Function& function = activation.function();
     families::PlanRequest request{problem,
-                                  plan::Gpu{},
+                                  gpu::Gpu{},
                                   plan::FunctionRegisters::few,
                                   true,
                                   plan::Float32Products::three,
                                   plan::TensorMaps::available};
     request.bounds_scores = function.bounds_scores();
-    plan::GpuPlan plan = families::gpu_plan(request);
+    gpu::GpuPlan plan = families::gpu_plan(request);
     plan::take_scale_out(plan, function.value(), 0.125);
     ASSERT_EQ(plan.steps.size(), GetParam().bounds > 0 ? 2U : 1U);
-    for (const plan::GpuStep& step : plan.steps) {
+    for (const gpu::GpuStep& step : plan.steps) {
       ASSERT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
       kernel_ = step.kernel;
       passes_.push_back(compile(*nvrtc_, {kernel_source(kernel_, function), activation.text()}, "sm_90a"));
@@ -248,13 +248,13 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
   problem.rows_k = options.keys * (options.key_form == Form::shared ? 1 : problem.batch);
-  plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{},
+  gpu::GpuPlan plan = families::gpu_plan({problem, gpu::Gpu{},
                                            plan::registers_of(activation.function().value_and_derivative(), accuracy),
                                            true, plan::Float32Products::three, plan::TensorMaps::available,
                                            activation.function().has_guards(), 0, 0, false, !options.numbers.empty()});
   plan::take_scale_out(plan, activation.function().value(), 0.125);
   std::vector<plan::KernelSpec> kernels;
-  for (const plan::GpuStep& step : plan.steps) {
+  for (const gpu::GpuStep& step : plan.steps) {
     EXPECT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
     kernels.push_back(step.kernel);
     if (plan::has_function(step.kernel.kind)) kernels.back().accuracy = accuracy;
@@ -263,7 +263,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
 }
 
 jit::Compiled compile(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
-  return cuda::compile(nvrtc, {kernel_source(kernel, activation.function()), activation.text()}, "sm_90a");
+  return gpu::compile(nvrtc, {kernel_source(kernel, activation.function()), activation.text()}, "sm_90a");
 }
 
 class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
@@ -560,4 +560,4 @@ TEST(HopperBackward, TheScheduleIsOneKernelWhateverTheFunction) {
 }
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/source.h"
+#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "families/family.h"
+#include "gpu/families/family.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "plan/gpu_plan.h"
+#include "gpu/plan.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 struct Tensor {
@@ -83,8 +83,8 @@ plan::KernelSpec kernel_of(const Case& test, const Activation& activation) {
     params.parameters[i] = params.grad_parameters[i] = tensor;
     problem.tensor_types |= static_cast<unsigned>(tensor.type) << (4 * i);
   }
-  plan::GpuPlan plan;
-  families::add_parameter_gradients({problem, plan::Gpu{}, plan::FunctionRegisters::many, true,
+  gpu::GpuPlan plan;
+  families::add_parameter_gradients({problem, gpu::Gpu{}, plan::FunctionRegisters::many, true,
                                      plan::Float32Products::three, plan::TensorMaps::available},
                                     params, activation.function(), plan);
   return plan.parameter_steps.at(0).kernel;
@@ -201,4 +201,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -11,7 +11,7 @@
 
 #include "jit/nvrtc.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 
 /// Returns the instructions of machine code with an operation that begins with `operation`.
 inline int count(std::string_view code, const std::string& operation) {
@@ -48,4 +48,4 @@ inline std::vector<std::pair<std::size_t, char>> waits_for_products(std::string_
   return waits;
 }
 
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "compilers.h"
-#include "cuda/norm.h"
-#include "cuda/source.h"
+#include "gpu/kernels/norm.h"
+#include "gpu/kernel.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 #include "jit/cubin.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 constexpr Device gpu_0{DeviceKind::cuda, 0};
@@ -42,8 +42,8 @@ NormGradients gradients_of(const Case& c, int64_t rows) {
   return gradients;
 }
 
-std::vector<plan::GpuStep> steps_of(const Case& c, int64_t rows, const plan::Gpu& gpu) {
-  std::vector<plan::GpuStep> steps = norm_backward_steps(norm_of(c, rows), gradients_of(c, rows), c.aligned, gpu);
+std::vector<gpu::GpuStep> steps_of(const Case& c, int64_t rows, const gpu::Gpu& gpu) {
+  std::vector<gpu::GpuStep> steps = norm_backward_steps(norm_of(c, rows), gradients_of(c, rows), c.aligned, gpu);
   steps.push_back(norm_step(norm_of(c, rows), c.aligned, gpu));
   return steps;
 }
@@ -57,7 +57,7 @@ TEST_P(NormKernels, KeepEverythingInRegisters) {
     GTEST_SKIP() << error.what();
   }
   const Activation identity("identity");
-  for (const plan::GpuStep& step : steps_of(GetParam(), 1000, {})) {
+  for (const gpu::GpuStep& step : steps_of(GetParam(), 1000, {})) {
     const std::string source = kernel_source(step.kernel, identity.function());
     for (const char* const architecture : {"sm_80", "sm_90a", "sm_100a"}) {
       for (const jit::Nvrtc& nvrtc : compilers()) {
@@ -81,11 +81,11 @@ INSTANTIATE_TEST_SUITE_P(Cases, NormKernels,
                                          Case{DType::float32, 4096, Norm::Kind::layer, DType::float32, true}));
 
 TEST(NormPlan, ManyRowsHaveAsManyCtasAsFitAndFewRowsHaveFewer) {
-  const plan::Gpu gpu{.multiprocessors = 100};
+  const gpu::Gpu gpu{.multiprocessors = 100};
   const Case narrow{DType::bfloat16, 512, Norm::Kind::rms, DType::bfloat16, true};
   const Case wide{DType::bfloat16, 4096, Norm::Kind::rms, DType::bfloat16, true};
   const auto ctas = [&](const Case& c, int64_t rows) {
-    const std::vector<plan::GpuStep> steps = steps_of(c, rows, gpu);
+    const std::vector<gpu::GpuStep> steps = steps_of(c, rows, gpu);
     return std::vector<int64_t>{steps[0].work, steps[2].work};
   };
   EXPECT_EQ(ctas(narrow, 1'000'000), (std::vector<int64_t>{300, 400})) << "of 128 threads, which need many registers";
@@ -162,4 +162,4 @@ TEST(NormChecks, EveryMistakeHasAMessage) {
 }
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "cuda/backend.h"
-#include "cuda/source.h"
-#include "cuda/target.h"
+#include "gpu/backend.h"
+#include "gpu/kernel.h"
+#include "gpu/target.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 
-namespace gdpa::cuda {
+namespace gdpa::gpu {
 namespace {
 
 bool has_one_entry(const Problem& kind) { return kind.query_form == Form::shared && kind.key_form == Form::shared; }
@@ -120,9 +120,9 @@ Params params_of(const Problem& problem, const Bias* bias) {
   return params;
 }
 
-std::vector<std::string> names_of(const std::vector<plan::GpuStep>& steps) {
+std::vector<std::string> names_of(const std::vector<gpu::GpuStep>& steps) {
   std::vector<std::string> names;
-  for (const plan::GpuStep& step : steps) names.push_back(describe(step.kernel));
+  for (const gpu::GpuStep& step : steps) names.push_back(describe(step.kernel));
   return names;
 }
 
@@ -138,7 +138,7 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
     const Activation activation =
         bias == nullptr ? Activation(draw.one_of({"gelu", "relu", "erf(s)", "silu"}))
                         : Activation("silu(s + t[batch, head, q_idx, kv_idx])", {}, std::vector<std::string>{"t"});
-    const plan::Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
+    const gpu::Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
     const auto steps_of = [&](const Problem& problem, Lengths lengths) {
       return steps_ahead(problem, params_of(problem, bias), activation.function(), gpu, lengths);
     };
@@ -150,12 +150,12 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
         return has_few_entries || of.heads_q < 2 || of.rows_q < 2 * of.batch || of.rows_k < 2 * of.batch;
       };
       while (bias != nullptr && has_short_axes(first)) first = draw.of_kind(kind);
-      const std::vector<plan::GpuStep> ahead = steps_of(first, Lengths::any);
+      const std::vector<gpu::GpuStep> ahead = steps_of(first, Lengths::any);
       for (int i = 0; i < 10; ++i) {
         const Problem problem = draw.of_kind(kind);
-        for (const plan::GpuStep& step : steps_of(problem, Lengths::these)) {
+        for (const gpu::GpuStep& step : steps_of(problem, Lengths::these)) {
           const bool is_there = std::any_of(ahead.begin(), ahead.end(),
-                                            [&](const plan::GpuStep& known) { return known.kernel == step.kernel; });
+                                            [&](const gpu::GpuStep& known) { return known.kernel == step.kernel; });
           EXPECT_TRUE(is_there) << describe(step.kernel) << " of batch " << problem.batch << ", rows " << problem.rows_q
                                 << " and " << problem.rows_k << ", heads " << problem.heads_k << " is not among\n"
                                 << testing::PrintToString(names_of(ahead));
@@ -173,4 +173,4 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
 }
 
 }  // namespace
-}  // namespace gdpa::cuda
+}  // namespace gdpa::gpu

@@ -14,7 +14,7 @@
 namespace gdpa::families {
 namespace {
 
-using plan::GpuPlan;
+using gpu::GpuPlan;
 using plan::KernelKind;
 using plan::TileListsPlan;
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/driver.h"
+#include "gpu/driver.h"
 #include "image.h"
 #include "machine.h"
 #include "tensor_map.h"
@@ -171,8 +171,8 @@ int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid
   if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return invalid_value;
   return launch({static_cast<const Kernel*>(kernel), grid_x, block_x, shared_bytes, parameters});
 }
-int cuLaunchKernelEx(const gdpa::cuda::LaunchConfig* config, void* kernel, void** parameters, void**) {
-  using gdpa::cuda::LaunchAttribute;
+int cuLaunchKernelEx(const gdpa::gpu::LaunchConfig* config, void* kernel, void** parameters, void**) {
+  using gdpa::gpu::LaunchAttribute;
   const auto is_flat = [](const unsigned(&extents)[3]) { return extents[1] == 1 && extents[2] == 1; };
   if (!is_flat(config->grid) || !is_flat(config->block) || config->attribute_count != 1) return invalid_value;
   const LaunchAttribute& attribute = *config->attributes;

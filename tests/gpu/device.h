@@ -10,17 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "gpu/driver.h"
 #include "gdpa/plan.h"
 
 namespace gdpa::test {
 
 /// Returns the reason why no GPU is available, or an empty string.
 inline std::string why_no_gpu() {
-  const std::string missing = cuda::Driver::why_missing();
+  const std::string missing = gpu::Driver::why_missing();
   if (!missing.empty()) return "needs a GPU: " + missing;
   int count = 0;
-  cuda::check(cuda::Driver::get().device_count(&count), "counting the GPUs");
+  gpu::check(gpu::Driver::get().device_count(&count), "counting the GPUs");
   return count > 0 ? "" : "needs a GPU: the driver reports no GPU";
 }
 
@@ -33,10 +33,10 @@ inline std::string property_of(const std::string& kernel) {
 
 /// The driver functions that the tests call in addition to the functions that the library calls.
 struct DriverOfTests {
-  cuda::Status (*stream_create)(cuda::Stream* stream, unsigned flags);
-  cuda::Status (*stream_synchronize)(cuda::Stream stream);
-  cuda::Status (*copy_to_device)(cuda::DevicePointer to, const void* from, std::size_t bytes, cuda::Stream stream);
-  cuda::Status (*copy_to_host)(void* to, cuda::DevicePointer from, std::size_t bytes, cuda::Stream stream);
+  gpu::Status (*stream_create)(gpu::Stream* stream, unsigned flags);
+  gpu::Status (*stream_synchronize)(gpu::Stream stream);
+  gpu::Status (*copy_to_device)(gpu::DevicePointer to, const void* from, std::size_t bytes, gpu::Stream stream);
+  gpu::Status (*copy_to_host)(void* to, gpu::DevicePointer from, std::size_t bytes, gpu::Stream stream);
 
   static const DriverOfTests& get() {
     static const DriverOfTests driver = [] {
@@ -64,12 +64,12 @@ class Gpu {
  public:
   Gpu() : current_(0) {
     constexpr unsigned non_blocking = 1;
-    cuda::check(DriverOfTests::get().stream_create(&stream_, non_blocking), "making a stream");
+    gpu::check(DriverOfTests::get().stream_create(&stream_, non_blocking), "making a stream");
   }
 
-  cuda::Stream stream() const { return stream_; }
+  gpu::Stream stream() const { return stream_; }
 
-  void synchronize() const { cuda::check(DriverOfTests::get().stream_synchronize(stream_), "waiting for the kernels"); }
+  void synchronize() const { gpu::check(DriverOfTests::get().stream_synchronize(stream_), "waiting for the kernels"); }
 
   /// The instance that all tests of the program share.
   static const Gpu& get() {
@@ -78,8 +78,8 @@ class Gpu {
   }
 
  private:
-  cuda::CurrentDevice current_;
-  cuda::Stream stream_ = nullptr;
+  gpu::CurrentDevice current_;
+  gpu::Stream stream_ = nullptr;
 };
 
 /// Memory on the GPU between two guards, with a copy on the host. Nothing may change the guards. Every byte of a guard
@@ -90,19 +90,19 @@ class GuardedMemory {
   GuardedMemory(const Gpu& gpu, const std::vector<std::byte>& content, std::size_t guard)
       : gpu_(gpu), guard_(guard), host_(content.size() + 2 * guard, std::byte{0xff}) {
     std::memcpy(host_.data() + guard, content.data(), content.size());
-    cuda::check(cuda::Driver::get().allocate_async(&address_, host_.size(), gpu.stream()), "allocating memory");
-    cuda::check(DriverOfTests::get().copy_to_device(address_, host_.data(), host_.size(), gpu.stream()),
+    gpu::check(gpu::Driver::get().allocate_async(&address_, host_.size(), gpu.stream()), "allocating memory");
+    gpu::check(DriverOfTests::get().copy_to_device(address_, host_.data(), host_.size(), gpu.stream()),
                 "copying to the GPU");
   }
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
-  ~GuardedMemory() { cuda::Driver::get().free_async(address_, gpu_.stream()); }
+  ~GuardedMemory() { gpu::Driver::get().free_async(address_, gpu_.stream()); }
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_ + guard_); }
 
   /// Copies the memory to the host and waits for all work on the stream.
   void fetch() {
-    cuda::check(DriverOfTests::get().copy_to_host(host_.data(), address_, host_.size(), gpu_.stream()),
+    gpu::check(DriverOfTests::get().copy_to_host(host_.data(), address_, host_.size(), gpu_.stream()),
                 "copying from the GPU");
     gpu_.synchronize();
   }
@@ -123,7 +123,7 @@ class GuardedMemory {
   const Gpu& gpu_;
   std::size_t guard_;
   std::vector<std::byte> host_;
-  cuda::DevicePointer address_ = 0;
+  gpu::DevicePointer address_ = 0;
 };
 
 }  // namespace gdpa::test

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "codegen/cuda_condition.h"
-#include "cuda/driver.h"
-#include "cuda/target.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "definition/params.h"
 #include "device.h"
 #include "expression/function.h"
@@ -279,14 +279,14 @@ std::vector<std::byte> bytes_of(const std::vector<T>& objects) {
 /// Runs the kernel and returns all words.
 std::vector<unsigned> words_on_gpu(const std::vector<BoundCondition>& all) {
   const Gpu& gpu = Gpu::get();
-  const cuda::Driver& driver = cuda::Driver::get();
+  const gpu::Driver& driver = gpu::Driver::get();
   const jit::Images images(jit::CacheSettings::from_environment());
   const std::string cubin =
-      images.find_or_compile({kernel_source(all), "conditions"}, cuda::target_of(0).architecture).image;
-  cuda::Module module = nullptr;
-  cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
-  cuda::check(driver.module_kernel(&kernel, module, "check"), "loading the kernel");
+      images.find_or_compile({kernel_source(all), "conditions"}, gpu::target_of(0).architecture).image;
+  gpu::Module module = nullptr;
+  gpu::KernelHandle kernel = nullptr;
+  gpu::check(driver.module_load(&module, cubin.data()), "loading the kernel");
+  gpu::check(driver.module_kernel(&kernel, module, "check"), "loading the kernel");
 
   std::vector<std::unique_ptr<GuardedMemory>> memory;
   std::vector<Params> params(all.size());
@@ -310,12 +310,12 @@ std::vector<unsigned> words_on_gpu(const std::vector<BoundCondition>& all) {
   GuardedMemory output(gpu, bytes_of(words), 0);
   void* addresses[] = {input.data(), output.data()};
   void* parameters[] = {&addresses[0], &addresses[1]};
-  cuda::check(
+  gpu::check(
       driver.launch(kernel, static_cast<unsigned>(all.size()), 1, 1, 64, 1, 1, 0, gpu.stream(), parameters, nullptr),
       "launching the kernel");
   output.fetch();
   std::memcpy(words.data(), output.content().data(), words.size() * sizeof(unsigned));
-  cuda::check(driver.module_unload(module), "unloading the kernel");
+  gpu::check(driver.module_unload(module), "unloading the kernel");
   return words;
 }
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
-#include "cuda/target.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "device.h"
 #include "expression/function.h"
 #include "fmt/format.h"
@@ -69,12 +69,12 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
       "                                 derivative[i]);\n"
       "}\n";
   const Gpu& gpu = Gpu::get();
-  const cuda::Driver& driver = cuda::Driver::get();
-  const std::string cubin = images.find_or_compile({source, activation.text()}, cuda::target_of(0).architecture).image;
-  cuda::Module module = nullptr;
-  cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
-  cuda::check(driver.module_kernel(&kernel, module, "evaluate"), "loading the kernel");
+  const gpu::Driver& driver = gpu::Driver::get();
+  const std::string cubin = images.find_or_compile({source, activation.text()}, gpu::target_of(0).architecture).image;
+  gpu::Module module = nullptr;
+  gpu::KernelHandle kernel = nullptr;
+  gpu::check(driver.module_load(&module, cubin.data()), "loading the kernel");
+  gpu::check(driver.module_kernel(&kernel, module, "evaluate"), "loading the kernel");
 
   const auto* bytes = reinterpret_cast<const std::byte*>(scores().data());
   const std::size_t size = scores().size() * sizeof(float);
@@ -89,7 +89,7 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
   void* parameters[] = {&addresses[0], &addresses[1], &addresses[2], &addresses[3], &addresses[4], &count};
   constexpr unsigned threads = 256;
   const auto blocks = static_cast<unsigned>((scores().size() + threads - 1) / threads);
-  cuda::check(driver.launch(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.stream(), parameters, nullptr),
+  gpu::check(driver.launch(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.stream(), parameters, nullptr),
               "launching the kernel");
   const auto numbers = [&](GuardedMemory& memory) {
     memory.fetch();

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
-#include "cuda/target.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "device.h"
 #include "gdpa/attention.h"
 #include "jit/images.h"
@@ -217,7 +217,7 @@ TEST_P(GpuParameters, ResultsFollowTheDefinitionForEachHead) {
   std::map<std::size_t, double> squares;
   const auto computed = problem.computed(), expected = problem.expected(squares);
   for (const auto& [kernel, count] : problem.kernels()) RecordProperty(kernel, count);
-  const plan::Gpu& gpu = cuda::target_of(0).gpu;
+  const gpu::Gpu& gpu = gpu::target_of(0).gpu;
   const bool has_hopper = gpu.capability == 90 && gpu.shared_bytes >= 227 * 1024;
   const bool is_in_backward = has_hopper && GetParam().dtype != DType::float32 && GetParam().head_dim <= 128;
   EXPECT_EQ(problem.has_kernel_of_gradients(), !is_in_backward);
@@ -735,7 +735,7 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   ScoreProblem problem(score_cases()[GetParam().value], seed);
   ScoreResults results = problem.computed();
   problem.expect_near(results);
-  const plan::Gpu& gpu = cuda::target_of(0).gpu;
+  const gpu::Gpu& gpu = gpu::target_of(0).gpu;
   const bool has_hopper =
       gpu.capability == 90 && gpu.shared_bytes >= 227 * 1024 && problem.of().dtype != DType::float32;
   EXPECT_EQ(results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), has_hopper ? "hopper:" : "portable:");
@@ -1027,12 +1027,12 @@ float exact_sum(const std::vector<float>& terms) {
       "  if (threadIdx.x == 0) *total = sum->total();\n"
       "}\n";
   const Gpu& gpu = Gpu::get();
-  const cuda::Driver& driver = cuda::Driver::get();
-  const std::string cubin = images.find_or_compile({source, "a sum"}, cuda::target_of(0).architecture).image;
-  cuda::Module module = nullptr;
-  cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
-  cuda::check(driver.module_kernel(&kernel, module, "add"), "loading the kernel");
+  const gpu::Driver& driver = gpu::Driver::get();
+  const std::string cubin = images.find_or_compile({source, "a sum"}, gpu::target_of(0).architecture).image;
+  gpu::Module module = nullptr;
+  gpu::KernelHandle kernel = nullptr;
+  gpu::check(driver.module_load(&module, cubin.data()), "loading the kernel");
+  gpu::check(driver.module_kernel(&kernel, module, "add"), "loading the kernel");
   const auto* const bytes = reinterpret_cast<const std::byte*>(terms.data());
   const GuardedMemory input(gpu, {bytes, bytes + terms.size() * sizeof(float)}, 0);
   const GuardedMemory sum(gpu, std::vector<std::byte>(13 * 8), 0);
@@ -1040,7 +1040,7 @@ float exact_sum(const std::vector<float>& terms) {
   void* addresses[] = {input.data(), sum.data(), total.data()};
   auto count = static_cast<int>(terms.size());
   void* parameters[] = {&addresses[0], &addresses[1], &addresses[2], &count};
-  cuda::check(driver.launch(kernel, 1, 1, 1, 32, 1, 1, 0, gpu.stream(), parameters, nullptr), "launching the kernel");
+  gpu::check(driver.launch(kernel, 1, 1, 1, 32, 1, 1, 0, gpu.stream(), parameters, nullptr), "launching the kernel");
   total.fetch();
   float result = 0;
   std::memcpy(&result, total.content().data(), sizeof result);

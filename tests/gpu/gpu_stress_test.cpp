@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/target.h"
+#include "gpu/target.h"
 #include "device.h"
 #include "gdpa/gdpa.h"
 #include "jit/nvrtc.h"
@@ -55,7 +55,7 @@ struct StressCase {
 /// So many query tiles that CTAs of forward take them from a counter: 8 for each multiprocessor.
 StressCase tiles_from_a_counter() {
   std::vector<int64_t> lengths;
-  for (int i = 0; i < cuda::target_of(0).gpu.multiprocessors; ++i) lengths.insert(lengths.end(), {5, 1});
+  for (int i = 0; i < gpu::target_of(0).gpu.multiprocessors; ++i) lengths.insert(lengths.end(), {5, 1});
   return {"tiles_from_a_counter", 64, 64, 4, lengths, {900}, {}, "gelu", false, true};
 }
 
@@ -95,15 +95,15 @@ class Comparison {
  public:
   explicit Comparison(const Gpu& gpu) : gpu_(gpu) {
     int major = 0, minor = 0;
-    const cuda::Driver& driver = cuda::Driver::get();
-    cuda::check(driver.device_attribute(&major, cuda::DeviceAttribute::compute_capability_major, 0), "asking");
-    cuda::check(driver.device_attribute(&minor, cuda::DeviceAttribute::compute_capability_minor, 0), "asking");
+    const gpu::Driver& driver = gpu::Driver::get();
+    gpu::check(driver.device_attribute(&major, gpu::DeviceAttribute::compute_capability_major, 0), "asking");
+    gpu::check(driver.device_attribute(&minor, gpu::DeviceAttribute::compute_capability_minor, 0), "asking");
     const std::string architecture = fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
     const jit::Compiled compiled = jit::Nvrtc::open().compile({source, "the comparison of results"}, architecture);
-    cuda::Module module = nullptr;
-    cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the comparison");
-    cuda::check(driver.module_kernel(&bits_, module, "count_different_words"), "finding a kernel");
-    cuda::check(driver.module_kernel(&errors_, module, "count_errors"), "finding a kernel");
+    gpu::Module module = nullptr;
+    gpu::check(driver.module_load(&module, compiled.cubin.data()), "loading the comparison");
+    gpu::check(driver.module_kernel(&bits_, module, "count_different_words"), "finding a kernel");
+    gpu::check(driver.module_kernel(&errors_, module, "count_errors"), "finding a kernel");
   }
 
   /// Adds the number of 32-bit words that differ to `count`.
@@ -144,16 +144,16 @@ extern "C" __global__ void count_errors(const unsigned short* result, const floa
 }
 )";
 
-  void launch(cuda::Kernel kernel, unsigned elements, void** arguments) const {
+  void launch(gpu::KernelHandle kernel, unsigned elements, void** arguments) const {
     constexpr unsigned threads = 256, most_ctas = 64;
     const unsigned ctas = std::clamp((elements + threads - 1) / threads, 1u, most_ctas);
-    cuda::check(cuda::Driver::get().launch(kernel, ctas, 1, 1, threads, 1, 1, 0, gpu_.stream(), arguments, nullptr),
+    gpu::check(gpu::Driver::get().launch(kernel, ctas, 1, 1, threads, 1, 1, 0, gpu_.stream(), arguments, nullptr),
                 "comparing results");
   }
 
   const Gpu& gpu_;
-  cuda::Kernel bits_ = nullptr;
-  cuda::Kernel errors_ = nullptr;
+  gpu::KernelHandle bits_ = nullptr;
+  gpu::KernelHandle errors_ = nullptr;
 };
 
 /// One result of a call on the GPU, with the result of the first call and the number of differences.
@@ -312,7 +312,7 @@ class Stress {
     std::vector<MutableTensorView> views;
     for (const auto& result : call.results) {
       views.push_back(result->view);
-      cuda::check(cuda::Driver::get().fill_async(reinterpret_cast<cuda::DevicePointer>(result->now.data()), 0xff,
+      gpu::check(gpu::Driver::get().fill_async(reinterpret_cast<gpu::DevicePointer>(result->now.data()), 0xff,
                                                  result->poison().size(), gpu_.stream()),
                   "filling a result with NaN");
     }
@@ -421,7 +421,7 @@ class Stress {
     write(result.expected, bytes_of(rounded.data(), rounded.size() * sizeof(float)));
   }
   void write(GuardedMemory& memory, const std::vector<std::byte>& content) const {
-    cuda::check(DriverOfTests::get().copy_to_device(reinterpret_cast<cuda::DevicePointer>(memory.data()),
+    gpu::check(DriverOfTests::get().copy_to_device(reinterpret_cast<gpu::DevicePointer>(memory.data()),
                                                     content.data(), content.size(), gpu_.stream()),
                 "copying to the GPU");
     gpu_.synchronize();

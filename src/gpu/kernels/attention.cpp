@@ -1,0 +1,101 @@
+// See attention.h.
+#include "gpu/kernels/attention.h"
+
+#include <fmt/format.h>
+
+#include "codegen/cuda_condition.h"
+#include "codegen/cuda_inputs.h"
+#include "gpu/tile_lists.h"
+
+namespace gdpa::gpu {
+
+GpuElement element_of(const Problem& problem) {
+  if (problem.dtype == DType::bfloat16) return GpuElement::bfloat16;
+  if (problem.dtype == DType::float16) return GpuElement::float16;
+  return problem.allow_tf32 ? GpuElement::tensor_float32 : GpuElement::float32;
+}
+
+std::string_view in_source(GpuElement element) {
+  switch (element) {
+    case GpuElement::bfloat16:
+      return "BFloat16";
+    case GpuElement::float16:
+      return "Float16";
+    case GpuElement::float32:
+      return "Float32";
+    case GpuElement::tensor_float32:
+      return "TensorFloat32";
+  }
+  return "";
+}
+
+AttentionKernel attention_kernel_for(const Call& call) {
+  const Problem& problem = call.problem;
+  AttentionKernel kernel;
+  kernel.element = element_of(problem);
+  kernel.head_dim = static_cast<int>(problem.head_dim);
+  kernel.head_dim_v = static_cast<int>(problem.head_dim_v);
+  kernel.aligned = call.aligned;
+  kernel.has_output_offsets = problem.has_output_offsets;
+  kernel.has_row_scale = problem.out_scale == OutScale::Kind::per_row;
+  return kernel;
+}
+
+FunctionForm function_form_for(const Call& call) { return {call.problem.tensor_types, accuracy_of(call.problem)}; }
+
+void choose_mask(const Call& call, bool reads_query_lists, AttentionKernel& kernel, GpuPlan& plan) {
+  kernel.mask_types = call.problem.mask_types;
+  kernel.tile_lists = lists_of_tiles(call.problem, kernel.tile_queries, kernel.tile_keys, reads_query_lists, plan);
+}
+
+void write_mask(int tile_lists, const Expressions& expressions, ConfigText& config) {
+  if (expressions.mask != nullptr) {
+    config.type_of_header("Mask", fmt::format("gdpa::ExpressionMask<::Condition, {}>", tile_lists),
+                          "common/expression_mask.cuh");
+  } else {
+    config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
+  }
+}
+
+void write_attention(const AttentionKernel& kernel, const Expressions& expressions, ConfigText& config) {
+  config.type("Element", fmt::format("gdpa::{}", in_source(kernel.element)));
+  config.flag("aligned", kernel.aligned);
+  write_mask(kernel.tile_lists, expressions, config);
+  if (kernel.has_row_scale) {
+    config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
+  } else {
+    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  }
+  config.number("head_dim", kernel.head_dim);
+  config.number("head_dim_v", kernel.head_dim_v);
+  config.number("tile_queries", kernel.tile_queries);
+  config.number("tile_keys", kernel.tile_keys);
+  config.number("stages", kernel.stages);
+}
+
+void write_inputs(const activation::Function* function, ConfigText& config) {
+  if (function != nullptr && activation::has_inputs_at(*function)) {
+    config.type("Bias", "::Bias");
+  } else {
+    config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
+  }
+}
+
+std::string condition_of(const Expressions& expressions, unsigned mask_types) {
+  if (expressions.mask == nullptr) return {};
+  return "#include \"common/fragment_columns.cuh\"\n#include \"common/index.cuh\"\n" +
+         activation::condition_source(*expressions.mask, mask_types);
+}
+
+std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets) {
+  if (!has_output_offsets) return fmt::format("{}{}", scope, operands);
+  return fmt::format("{0}WithOutputOffsets<{0}{1}>", scope, operands);
+}
+
+std::string describe(const KernelNames& names, const AttentionKernel& kernel, std::string_view properties, int warps) {
+  return fmt::format("{}: {} {} d={}{}{} d_v={} tile {}x{}, {} warps, {} stages", names.family, names.name,
+                     in_source(kernel.element), kernel.head_dim, properties, kernel.has_row_scale ? " scaled rows" : "",
+                     kernel.head_dim_v, kernel.tile_queries, kernel.tile_keys, warps, kernel.stages);
+}
+
+}  // namespace gdpa::gpu

@@ -1,0 +1,79 @@
+// What the specifications of attention kernels share: the kernels that go over tiles of queries and keys.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "gpu/call.h"
+#include "gpu/config_text.h"
+#include "gpu/kernel.h"
+
+namespace gdpa::gpu {
+
+struct GpuPlan;
+
+/// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
+enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
+
+GpuElement element_of(const Problem& problem);
+std::string_view in_source(GpuElement element);
+
+struct AttentionKernel {
+  GpuElement element = GpuElement::bfloat16;
+  int head_dim = 0;
+  int head_dim_v = 0;
+  int tile_queries = 0;
+  int tile_keys = 0;
+  int warps = 0;  ///< warps that compute, along the rows of the tile that the CTA owns
+  int stages = 0;
+  bool aligned = false;
+  bool has_output_offsets = false;  ///< O and dO have rows of their own
+  bool has_row_scale = false;       ///< out_scale has one number for each query
+  unsigned mask_types = 0;          ///< of the tensors that a mask expression reads, as in Problem
+  int tile_lists = 0;               ///< with a mask expression: the index in Params::tile_lists
+
+  auto operator<=>(const AttentionKernel&) const = default;
+};
+
+/// The members of kernels that evaluate f.
+struct FunctionForm {
+  unsigned tensor_types = 0;           ///< of the tensors that f reads, as in Problem
+  Accuracy accuracy = Accuracy::fast;  ///< of f
+  bool scales_scores = true;           ///< otherwise f is homogeneous, and its argument is Q K^T
+
+  auto operator<=>(const FunctionForm&) const = default;
+};
+
+/// The members that depend on the operands of the call alone.
+AttentionKernel attention_kernel_for(const Call& call);
+FunctionForm function_form_for(const Call& call);
+
+/// Sets the members of a kernel with a mask. The tile sizes are set. `reads_query_lists`: the kernel owns keys, and
+/// reads the lists of their query tiles.
+void choose_mask(const Call& call, bool reads_query_lists, AttentionKernel& kernel, GpuPlan& plan);
+
+/// Writes the members of Config that all of these kernels have: Element, Mask, Epilogue, and the sizes.
+void write_attention(const AttentionKernel& kernel, const Expressions& expressions, ConfigText& config);
+
+/// Writes Config::Mask.
+void write_mask(int tile_lists, const Expressions& expressions, ConfigText& config);
+
+/// Writes Config::Bias, the inputs of a score: the printed struct, or none. `function` is null if the kernel evaluates
+/// no function or reads the inputs in another way.
+void write_inputs(const activation::Function* function, ConfigText& config);
+
+/// The condition of a mask expression; empty without one. `mask_types` is Problem::mask_types.
+std::string condition_of(const Expressions& expressions, unsigned mask_types);
+
+/// The text of Config::Layout. `operands` is a layout in the namespace `scope` ("gdpa::").
+std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets);
+
+/// "hopper: forward BFloat16 d=128 paged d_v=128 tile 128x64, 8 warps, 2 stages". `properties` is " paged".
+std::string describe(const KernelNames& names, const AttentionKernel& kernel, std::string_view properties, int warps);
+
+/// A word of such a description, for a function of this accuracy.
+inline std::string_view exact_or_fast(Accuracy accuracy) { return accuracy == Accuracy::exact ? " exact" : ""; }
+
+}  // namespace gdpa::gpu

@@ -1,0 +1,56 @@
+// See complete_terms.h.
+#include "gpu/kernels/complete_terms.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "gpu/kernels/attention.h"
+#include "gpu/tile_lists.h"
+#include "portable/arguments.cuh"
+
+namespace gdpa::gpu {
+namespace {
+
+struct CompleteTerms {
+  ParameterSum sum = ParameterSum::bfloat16_term;
+  int tensor = 0;  ///< whose gradient has the terms
+  int tile_queries = 0;
+  int tile_keys = 0;
+  unsigned mask_types = 0;
+  int tile_lists = 0;
+
+  using Arguments = portable::CompleteTermsArguments;
+  static constexpr KernelNames names = {"portable", "complete_terms", "complete_terms", "CompleteTermsArguments", ""};
+  static constexpr bool reads_function = false, reads_mask = true;
+  auto operator<=>(const CompleteTerms&) const = default;
+  std::string description() const { return std::string(names.name); }
+
+  SourceParts source(const Expressions& expressions) const {
+    ConfigText config;
+    config.type("Element", element_of_terms(sum));
+    config.number("tensor", tensor);
+    config.number("tile_queries", tile_queries);
+    config.number("tile_keys", tile_keys);
+    write_mask(tile_lists, expressions, config);
+    config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
+    return {.functions = condition_of(expressions, mask_types), .config = config.text()};
+  }
+};
+
+}  // namespace
+
+Launch complete_terms(const Call& call, GpuPlan& plan) {
+  constexpr int64_t ctas_per_multiprocessor = 8;
+  const int tensor = std::countr_zero(call.problem.wanted.parameters);
+  const BoundTensor& gradient = call.params.grad_parameters[tensor];
+  const CompleteTerms kernel{
+      plan.parameters.sum,     tensor,
+      plan.tile_queries,       plan.tile_keys,
+      call.problem.mask_types, lists_of_tiles(call.problem, plan.tile_queries, plan.tile_keys, true, plan)};
+  const int64_t tiles =
+      gradient.sizes[0] * gradient.sizes[1] * divide_up(gradient.sizes[2], int64_t{kernel.tile_queries});
+  return Launch::of(kernel, std::min(tiles, ctas_per_multiprocessor * call.gpu.multiprocessors),
+                    [](const BoundCall& bound) { return bound.common; });
+}
+
+}  // namespace gdpa::gpu

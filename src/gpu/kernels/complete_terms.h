@@ -1,0 +1,13 @@
+// The host file of kernels/portable/complete_terms.cuh, which writes the elements of a gradient that backward does not
+// store if it stores terms.
+#pragma once
+
+#include "gpu/launch.h"
+#include "gpu/plan.h"
+
+namespace gdpa::gpu {
+
+/// The launch for the only wanted gradient. `plan` has the tiles of backward.
+Launch complete_terms(const Call& call, GpuPlan& plan);
+
+}  // namespace gdpa::gpu

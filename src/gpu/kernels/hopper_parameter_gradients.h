@@ -1,0 +1,45 @@
+// The host file of kernels/hopper/parameter_gradients.cuh: the gradients of the tensors that f reads, on Hopper.
+#pragma once
+
+#include "gpu/kernels/hopper.h"
+#include "gpu/kernels/hopper_query_major.h"
+#include "gpu/launch.h"
+#include "gpu/parameter_sums.h"
+
+namespace gdpa::gpu {
+
+struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
+  int query_stages = 0;  ///< of Q and dO
+  int sum_elements = 0;  ///< elements for which each consumer thread has a sum of its own
+
+  using Arguments = hopper::ParameterGradientsArguments;
+  static constexpr KernelNames names = {"hopper", "parameter_gradients", "parameter_gradients",
+                                        "ParameterGradientsArguments"};
+  static constexpr bool reads_function = true, reads_mask = true;
+  auto operator<=>(const HopperParameterGradients&) const = default;
+
+  std::string description() const {
+    return describe(names, *this, fmt::format("{}{}", exact_or_fast(accuracy), delayed()), warps);
+  }
+
+  SourceParts source(const Expressions& expressions) const {
+    ConfigText config;
+    write_attention(*this, expressions, config);
+    write_parameter_gradients(*this, config);
+    write_query_major_layout(*this, 0, config);
+    config.number("query_stages", query_stages);
+    config.number("sum_elements", sum_elements);
+    const int threads_with_sums = sum_elements > 0 ? warps * 32 : 0;
+    return hopper_source(condition_of(expressions, mask_types) +
+                             parameter_gradients_source(*this, expressions.function, threads_with_sums),
+                         config);
+  }
+};
+
+inline Launch launch(const HopperParameterGradients& kernel, int64_t ctas, const hopper::TileDistribution& tiles) {
+  return Launch::of(kernel, ctas, [tile_keys = kernel.tile_keys, tiles](const BoundCall& call) {
+    return hopper::ParameterGradientsArguments(query_major_arguments(call, tile_keys, tiles, Tensor::grad_output));
+  });
+}
+
+}  // namespace gdpa::gpu

@@ -1,0 +1,37 @@
+// See hopper_query_major.h.
+#include "gpu/kernels/hopper_query_major.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace gdpa::gpu {
+
+hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
+                                                  const hopper::TileDistribution& tiles, Tensor output) {
+  const Params& params = call.common.params;
+  const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
+  hopper::QueryMajorArguments arguments{};
+  arguments.common = call.common;
+  arguments.scale = static_cast<float>(params.scale);
+  arguments.tiles = tiles;
+  arguments.query = map(Tensor::query, hopper::warpgroup_rows);
+  arguments.key = map(Tensor::key, box_keys);
+  arguments.value = map(Tensor::value, box_keys);
+  arguments.output = map(output, hopper::warpgroup_rows);
+  return arguments;
+}
+
+void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config) {
+  const std::string layout = box_keys > 0 ? fmt::format("PagedLayout<{}>", box_keys) : "PackedLayout";
+  config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel.has_output_offsets),
+                        box_keys > 0 ? "hopper/paged_layout.cuh" : "hopper/packed_layout.cuh");
+}
+
+int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t ctas) {
+  if (order != hopper::TileOrder::contiguous) return 1;
+  return static_cast<int>(std::gcd(problem.heads_k, std::max<int64_t>(1, ctas)));
+}
+
+}  // namespace gdpa::gpu

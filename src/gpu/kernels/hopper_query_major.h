@@ -1,0 +1,21 @@
+// The arguments of the Hopper kernels whose CTAs own query tiles: hopper_forward and hopper_parameter_gradients.
+#pragma once
+
+#include "gpu/call.h"
+#include "gpu/kernels/attention.h"
+#include "gpu/tensor_maps.h"
+#include "hopper/arguments.cuh"
+
+namespace gdpa::gpu {
+
+/// `output` has the rows of O. K and V are loaded in boxes of `box_keys` rows.
+hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
+                                                  const hopper::TileDistribution& tiles, Tensor output);
+
+/// Writes Config::Layout. `box_keys`: keys are in pages, and TMA loads so many at once; 0: there are no pages.
+void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config);
+
+/// The CTAs that share a contiguous range of query tiles, each with different key heads. All ranges have equally many.
+int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t ctas);
+
+}  // namespace gdpa::gpu

@@ -1,0 +1,162 @@
+// See plan.h.
+#include "gpu/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "gpu/families/family.h"
+#include "gpu/kernels/check_indices.h"
+#include "gpu/kernels/check_offsets.h"
+#include "gpu/kernels/clear_gaps.h"
+#include "gpu/kernels/reduce.h"
+#include "gpu/overlapping_keys.h"
+#include "gpu/thresholds.h"
+#include "gpu/tile_lists.h"
+
+namespace gdpa::gpu {
+namespace {
+
+void append(std::vector<Launch>& launches, std::vector<Launch> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(launches));
+}
+
+/// The launches that find the places of sequences, and in debug mode check them.
+std::vector<Launch> find_sequences(const Call& call, bool finds_overlap, GpuPlan& plan) {
+  std::vector<Launch> launches;
+  if (checks_offsets(call)) launches.push_back(check_offsets(plan.tile_lists));
+  plan.sequences = plan_sequences(call, finds_overlap, plan.workspace, launches);
+  return launches;
+}
+
+int64_t accumulator_bytes(int64_t rows, int64_t heads, int64_t columns) {
+  return rows * heads * padded_columns(columns) * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+Operand Accumulators::operand(std::byte* workspace) const {
+  Operand operand;
+  operand.data = workspace + offset;
+  operand.head_stride = padded_columns(columns);
+  operand.row_stride = heads * operand.head_stride;
+  operand.batch_stride = form == Form::jagged ? 0 : length * operand.row_stride;
+  return operand;
+}
+
+void GpuPlan::add_products(Launch launch, const AttentionKernel& tiles) {
+  if (tile_queries == 0) {
+    main_launch = launches.size();
+    tile_queries = tiles.tile_queries;
+    tile_keys = tiles.tile_keys;
+  }
+  launches.push_back(std::move(launch));
+}
+
+Accumulators GpuPlan::reserve_accumulators_of_queries(const Call& call, int64_t parts) {
+  const Problem& problem = call.problem;
+  return {workspace.reserve(accumulator_bytes(parts * problem.rows_q, problem.heads_q, problem.head_dim)),
+          problem.query_form,
+          problem.rows_q,
+          call.params.queries.length,
+          problem.heads_q,
+          problem.head_dim};
+}
+
+Accumulators GpuPlan::reserve_accumulators_of_keys(const Call& call, int64_t columns) {
+  const Problem& problem = call.problem;
+  return {workspace.reserve(accumulator_bytes(splits * problem.rows_k, problem.heads_k, columns)),
+          problem.key_form,
+          problem.rows_k,
+          call.params.keys.length,
+          problem.heads_k,
+          columns};
+}
+
+void GpuPlan::reserve_key_partials(const Call& call) {
+  const Problem& problem = call.problem;
+  if (problem.wanted.key) grad_key = reserve_accumulators_of_keys(call, problem.head_dim);
+  if (problem.wanted.value) grad_value = reserve_accumulators_of_keys(call, problem.head_dim_v);
+}
+
+void GpuPlan::clear(int64_t begin, int64_t end) {
+  launches.push_back(Launch::clear([begin, bytes = end - begin](const BoundCall& call) {
+    return Cleared{call.at<void>(begin), bytes};
+  }));
+}
+
+CommonArguments GpuPlan::common_arguments(const Problem& problem, const Params& params, std::byte* memory) const {
+  CommonArguments arguments{};
+  arguments.params = params;
+  set_sequences(sequences, problem, params, memory, arguments);
+  set_tile_lists(*this, problem, memory, arguments);
+  set_parameter_sums(parameters, problem, memory, arguments);
+  arguments.packed_rows_q = problem.rows_q;
+  arguments.packed_rows_k = problem.rows_k;
+  arguments.splits = splits;
+  arguments.output_factor = static_cast<float>(output_factor);
+  if (grad_query.exist()) arguments.grad_query_accumulator = grad_query.operand(memory);
+  if (grad_key.exist()) arguments.grad_key_accumulator = grad_key.operand(memory);
+  if (grad_value.exist()) arguments.grad_value_accumulator = grad_value.operand(memory);
+  return arguments;
+}
+
+std::optional<double> factor_of_scale(const Call& call) {
+  // bfloat16 and fp32 reach 2^128. With a factor within these bounds, neither P nor an accumulator overflows if the
+  // result is below 2^96, and neither vanishes if it is above 2^-94.
+  constexpr double least = 0x1p-32, most = 0x1p32;
+  const std::optional<double>& degree = call.facts().degree;
+  const double scale = call.params.scale;
+  if (!degree || scale <= 0) return std::nullopt;
+  const double factor = std::pow(scale, *degree);
+  return factor >= least && factor <= most ? std::optional(factor) : std::nullopt;
+}
+
+GpuPlan plan_call(const Call& call) {
+  const Problem& problem = call.problem;
+  GpuPlan plan;
+  std::vector<Launch> clears;
+  const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
+  std::vector<Launch> of_overlapping_keys;
+  if (has_operands) {
+    add_attention(call, plan);
+    of_overlapping_keys = separate_overlapping_keys(call, plan);
+  }
+  if (problem.dtype != DType::float32 && accuracy_of(problem) != problem.accuracy) {
+    plan.reason += fmt::format("; f is exact: the call has at most {} scores", thresholds::scores_of_exact_calls);
+  }
+  plan_parameter_gradients(call, plan, clears);
+  if (plan.grad_query.exist()) {
+    plan.launches.push_back(reduce(call, plan.grad_query, &Params::grad_query, plan.splits));
+  }
+  if (plan.grad_key.exist()) plan.launches.push_back(reduce(call, plan.grad_key, &Params::grad_key, plan.splits));
+  if (plan.grad_value.exist()) {
+    plan.launches.push_back(reduce(call, plan.grad_value, &Params::grad_value, plan.splits));
+  }
+  const bool finds_overlap = !of_overlapping_keys.empty();
+  append(plan.launches, std::move(of_overlapping_keys));
+  // What the kernels need first. The lists of tiles are known only now.
+  std::vector<Launch> of_lists;
+  place_tile_lists(call, plan, of_lists);
+  std::vector<Launch> launches = find_sequences(call, finds_overlap, plan);
+  clear_gaps(problem, launches);
+  if (std::optional<Launch> checks = check_indices(call)) launches.push_back(std::move(*checks));
+  append(launches, std::move(of_lists));
+  append(launches, std::move(clears));
+  plan.main_launch += launches.size();
+  append(launches, std::move(plan.launches));
+  plan.launches = std::move(launches);
+  return plan;
+}
+
+void plan_preparation(const Call& call, int64_t bytes_of_lists, GpuPlan& plan) {
+  plan.workspace = WorkspaceLayout(bytes_of_lists);
+  std::vector<Launch> launches = find_sequences(call, false, plan);
+  append(launches, std::move(plan.launches));
+  plan.launches = std::move(launches);
+}
+
+}  // namespace gdpa::gpu
