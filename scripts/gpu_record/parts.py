@@ -45,19 +45,21 @@ KERNELS: dict[str, tuple[str, ...]] = {
 }
 
 # Host files of the library that only some parts use, as patterns of their paths.
-OF_NORMS = ("src/cuda/norm.cpp", "src/api/norm*.cpp")
-OF_HOPPER = ("src/families/hopper/*.cpp", "src/cuda/tensor_maps.cpp")
+OF_NORMS = ("src/gpu/kernels/norm.cpp", "src/api/norm*.cpp")
+OF_HOPPER = (
+    *("src/gpu/families/hopper/*.cpp", "src/gpu/kernels/hopper*.cpp", "src/gpu/tensor_maps.cpp"),
+    *("src/gpu/kernels/key_schedule.h", "src/gpu/kernels/round_grad_query.h"),
+)
 OF_TORCH = ("torch/*",)
 
 # The host files of the parts that use little of the library. What these files include belongs to them.
 HOST_OF_NORMS = (
-    *("src/api/norm*.cpp", "src/api/message.cpp", "src/cuda/norm.cpp", "src/cuda/kernels.cpp", "src/cuda/source.cpp"),
-    *("src/cuda/driver.cpp", "src/cuda/memory.cpp", "src/cuda/target.cpp", "src/jit/*.cpp", "src/plan/gpu_plan.cpp"),
-    *("src/families/families.cpp", "src/families/planning.cpp", "src/families/portable/portable_family.cpp"),
+    *("src/api/norm*.cpp", "src/api/message.cpp", "src/gpu/kernels/norm.cpp", "src/gpu/loaded_kernels.cpp"),
+    *("src/gpu/kernel.cpp", "src/gpu/driver.cpp", "src/gpu/memory.cpp", "src/gpu/target.cpp", "src/jit/*.cpp"),
 )
 HOST_OF_FUNCTIONS = (
     *("src/expression/*.cpp", "src/expression/rewrite/*.cpp", "src/codegen/*.cpp", "src/jit/*.cpp"),
-    *("src/cuda/driver.cpp", "src/cuda/target.cpp"),
+    *("src/gpu/driver.cpp", "src/gpu/target.cpp"),
 )
 
 # The Python files that every pytest module uses.

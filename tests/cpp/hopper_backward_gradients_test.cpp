@@ -4,6 +4,7 @@
 // each score. Three cases spill a few registers, and have a bound for the bytes. The test needs no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <ostream>
 #include <string>
@@ -11,14 +12,13 @@
 #include <vector>
 
 #include "compilers.h"
-#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "gpu/families/family.h"
-#include "families/parameter_plan.h"
 #include "gdpa/error.h"
+#include "gpu/kernel.h"
+#include "gpu/parameter_sums.h"
+#include "gpu_calls.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "gpu/plan.h"
 
 namespace gdpa::gpu {
 namespace {
@@ -58,9 +58,8 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
   }
 
   /// The kernels of 128 sequences of 2048 tokens.
-  gpu::GpuPlan plan() const {
+  GpuPlan plan() const {
     const Case& test = GetParam();
-    const activation::Function& function = activation_.function();
     Problem problem;
     problem.direction = Direction::backward;
     problem.dtype = test.dtype;
@@ -84,23 +83,9 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
       params.parameters[i] = params.grad_parameters[i] = tensor;
       if (tensor.type != NumberType::int64) problem.wanted.parameters |= 1U << i;
       problem.tensor_types |= static_cast<unsigned>(tensor.type) << (4 * i);
-      if (families::elements_of(tensor) > 1 << 30) problem.tensor_types |= 8U << (4 * i);  // offsets of 64 bits
+      if (elements_of(tensor) > 1 << 30) problem.tensor_types |= 8U << (4 * i);  // offsets of 64 bits
     }
-    families::PlanRequest request{problem,
-                                  gpu::Gpu{},
-                                  plan::FunctionRegisters::many,
-                                  true,
-                                  plan::Float32Products::three,
-                                  plan::TensorMaps::available};
-    request.has_guards = function.has_guards() && function.of_sum() != nullptr;
-    request.reads_numbers = true;
-    request.number_gradients = families::number_gradients(problem, function);
-    request.score_gradients = families::score_gradients(problem, function);
-    request.own_elements = families::has_own_elements(problem, params, function);
-    gpu::GpuPlan plan = families::gpu_plan(request);
-    for (gpu::GpuStep& step : plan.steps) step.kernel.tensor_types = problem.tensor_types;
-    families::add_parameter_gradients(request, params, function, plan);
-    return plan;
+    return TestCall{.problem = problem, .activation = activation_, .params = params}.plan();
   }
 
   Activation activation_{"identity"};
@@ -108,20 +93,19 @@ class HopperBackwardGradients : public testing::TestWithParam<Case> {
 
 TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
   const Case& test = GetParam();
-  const gpu::GpuPlan plan = this->plan();
-  for (const gpu::GpuStep& step : plan.parameter_steps) {
-    const bool are_stored = plan::is_term(plan.parameter_sum);
-    EXPECT_EQ(step.kernel.kind, are_stored ? plan::KernelKind::complete_terms : plan::KernelKind::round_parameters)
-        << "backward computes all gradients";
-  }
-  for (const gpu::GpuStep& step : plan.steps) {
-    if (!has_function(step.kernel.kind)) continue;
+  const GpuPlan plan = this->plan();
+  const std::vector<std::string> names = names_of(plan);
+  EXPECT_EQ(std::ranges::count(names, "parameter_gradients"), 0) << "backward computes all gradients";
+  EXPECT_EQ(std::ranges::count(names, "complete_terms"), is_term(plan.parameters.sum) ? 1 : 0);
+  for (const Launch* launch : kernels_of(plan)) {
+    const auto* const kernel = launch->as<HopperBackward>();
+    if (kernel == nullptr) continue;
     for (const jit::Nvrtc& nvrtc : compilers()) {
       const jit::Compiled compiled =
-          compile(nvrtc, {kernel_source(step.kernel, {activation_.function()}), activation_.text()}, "sm_90a");
+          compile(nvrtc, {launch->kernel().source(activation_.function()), activation_.text()}, "sm_90a");
       EXPECT_FALSE(has_warning(compiled)) << compiled.log;
       // The second pass, which seldom runs, has two forms of the function.
-      const bool is_second = step.kernel.hopper().pass == hopper::Pass::second;
+      const bool is_second = kernel->pass == hopper::Pass::second;
       const int spilled = spilled_bytes(compiled);
       EXPECT_TRUE(is_second || (spilled >= 0 && spilled <= test.most_spilled)) << spilled << " bytes\n" << compiled.log;
       if (disassembler().empty() || is_second) continue;
@@ -129,7 +113,7 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
       const auto waits = waits_for_products(code);
       std::string left;
       for (const auto& wait : waits) left += wait.second;
-      const bool are_of_numbers = step.kernel.hopper().gradients == plan::FusedGradients::of_numbers;
+      const bool are_of_numbers = kernel->gradients == FusedGradients::of_numbers;
       ASSERT_EQ(left, are_of_numbers ? "01101000" : "1011101000");
       // Those of semaphores are S32.
       EXPECT_LE(count(code, "REDG.E.ADD.F") + count(code, "REDG.E.ADD.64"), test.most_additions);

@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "compilers.h"
-#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "gpu/families/family.h"
 #include "gdpa/error.h"
+#include "gpu/kernel.h"
+#include "gpu_calls.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "gpu/plan.h"
 
 namespace gdpa::gpu {
 namespace {
@@ -43,33 +42,34 @@ Problem problem_of(int64_t head_dim, int64_t rows, unsigned tensor_types) {
   return problem;
 }
 
-families::PlanRequest request_of(const Problem& problem, const Activation& activation) {
-  families::PlanRequest request{problem,
-                                gpu::Gpu{},
-                                plan::FunctionRegisters::many,
-                                true,
-                                plan::Float32Products::three,
-                                plan::TensorMaps::available};
-  request.bounds_scores = activation.function().bounds_scores();
-  return request;
+/// A contiguous tensor of these sizes without an address.
+BoundTensor tensor_of(NumberType type, const std::vector<int64_t>& sizes) {
+  BoundTensor tensor;
+  tensor.type = type;
+  tensor.rank = static_cast<int32_t>(sizes.size());
+  int64_t stride = 1;
+  for (int axis = tensor.rank; axis-- > 0; stride *= tensor.sizes[axis]) {
+    tensor.sizes[axis] = sizes[static_cast<std::size_t>(axis)];
+    tensor.strides[axis] = stride;
+  }
+  return tensor;
 }
 
-std::vector<plan::KernelSpec> kernels_of(const families::PlanRequest& request, const Activation& activation) {
-  gpu::GpuPlan plan = families::gpu_plan(request);
-  plan::take_scale_out(plan, activation.function().value(), 0.125);
-  std::vector<plan::KernelSpec> kernels;
-  for (const gpu::GpuStep& step : plan.steps) {
-    kernels.push_back(step.kernel);
-    kernels.back().tensor_types = request.problem.tensor_types;
+std::vector<HopperForward> forward_kernels(const Problem& problem, const Activation& activation, Params params = {}) {
+  params.scale = 0.125;
+  const GpuPlan plan = TestCall{.problem = problem, .activation = activation, .params = params}.plan();
+  std::vector<HopperForward> kernels;
+  for (std::size_t i = 0; i < count_of<HopperForward>(plan); ++i) {
+    kernels.push_back(gpu::kernel_of<HopperForward>(plan, i));
   }
   return kernels;
 }
 
 /// Compiles a kernel, expects no spill and no warning, and returns the machine code of the function, which lies between
 /// the wait for S and the wait for P V. Returns an empty text if there is no disassembler.
-std::string function_code(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
+std::string function_code(const jit::Nvrtc& nvrtc, const HopperForward& kernel, const Activation& activation) {
   const jit::Compiled compiled =
-      compile(nvrtc, {kernel_source(kernel, activation.function()), activation.text()}, "sm_90a");
+      compile(nvrtc, {Kernel(kernel).source(activation.function()), activation.text()}, "sm_90a");
   EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
   EXPECT_FALSE(has_warning(compiled)) << compiled.log;
   if (disassembler().empty()) return "";
@@ -90,13 +90,14 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
   }
   const Case& test = GetParam();
   const Activation activation("silu(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"});
-  families::PlanRequest request =
-      request_of(problem_of(test.head_dim, test.keys * 10, static_cast<unsigned>(test.type)), activation);
-  request.reads = 1;
-  request.tile_element_bytes = test.rows == BiasTile::none ? 0 : test.type == NumberType::float32 ? 4 : 2;
-  request.bias_tile = test.rows;
-  for (const plan::KernelSpec& kernel : kernels_of(request, activation)) {
-    ASSERT_EQ(kernel.hopper().bias_tile, test.rows);
+  const Problem problem = problem_of(test.head_dim, test.keys * 10, static_cast<unsigned>(test.type));
+  // Rows of an odd number of elements are not aligned. Keys that are not adjacent are not staged.
+  const int64_t columns = test.rows == BiasTile::unaligned ? 2047 : 2048;
+  Params params;
+  params.parameters[0] = tensor_of(test.type, {10, 4, 2048, columns});
+  if (test.rows == BiasTile::none) params.parameters[0].strides[3] = 2;
+  for (const HopperForward& kernel : forward_kernels(problem, activation, params)) {
+    ASSERT_EQ(kernel.bias_tile, test.rows);
     for (const jit::Nvrtc& nvrtc : compilers()) {
       const std::string part = function_code(nvrtc, kernel, activation);
       if (part.empty()) continue;
@@ -111,7 +112,7 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
       EXPECT_EQ(copies, test.rows == BiasTile::none ? 0 : of_rows + (chunks == 17 ? 1 : 0) + 1);
       // The scale is a factor of Q if enough registers are left, otherwise of each score.
       const bool multiplies_query =
-          test.rows != BiasTile::none && test.type != NumberType::float32 && kernel.hopper().query_in_registers;
+          test.rows != BiasTile::none && test.type != NumberType::float32 && kernel.query_in_registers;
       EXPECT_EQ(count(part, "FMUL") < scores, multiplies_query);
       if (test.rows == BiasTile::none) continue;
       // Some other loads are of the list of tiles.
@@ -146,7 +147,7 @@ TEST(HopperForwardList, MultipliesScoresOnlyForFunctionsThatDoNotTolerateARounde
     GTEST_SKIP() << error.what();
   }
   const Activation list("silu; silu; s * exp(-s * s); silu");
-  const plan::KernelSpec kernel = kernels_of(request_of(problem_of(128, 20480, 0), list), list).front();
+  const HopperForward kernel = forward_kernels(problem_of(128, 20480, 0), list).front();
   for (const jit::Nvrtc& nvrtc : compilers()) {
     const std::string part = function_code(nvrtc, kernel, list);
     if (part.empty()) continue;
@@ -167,11 +168,12 @@ TEST_P(HopperForwardLookups, AreReadFromSharedMemory) {
                               {"w", "t_q", "t_k"});
   const auto type = static_cast<unsigned>(GetParam());
   const unsigned types = static_cast<unsigned>(NumberType::float32) | type << 4 | type << 8;
-  families::PlanRequest request = request_of(problem_of(128, 20480, types), activation);
-  request.reads = 3;
-  request.reads_of_lines = request.lookups = 1;
-  const plan::KernelSpec kernel = kernels_of(request, activation).front();  // the second pass seldom computes anything
-  ASSERT_TRUE(kernel.hopper().stages_lookups);
+  Params params;
+  params.parameters[0] = tensor_of(NumberType::float32, {4, 64});
+  params.parameters[1] = params.parameters[2] = tensor_of(GetParam(), {20480});
+  // The second pass seldom computes anything.
+  const HopperForward kernel = forward_kernels(problem_of(128, 20480, types), activation, params).front();
+  ASSERT_TRUE(kernel.stages_lookups);
   ASSERT_EQ(kernel.tile_keys, 112);
   for (const jit::Nvrtc& nvrtc : compilers()) {
     const std::string part = function_code(nvrtc, kernel, activation);

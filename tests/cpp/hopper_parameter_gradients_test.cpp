@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "compilers.h"
-#include "gpu/kernel.h"
 #include "disassemble.h"
-#include "gpu/families/family.h"
 #include "gdpa/error.h"
+#include "gpu/kernel.h"
+#include "gpu_calls.h"
 #include "jit/nvrtc.h"
 #include "machine_code.h"
-#include "gpu/plan.h"
 
 namespace gdpa::gpu {
 namespace {
@@ -57,7 +56,7 @@ unsigned wanted_of(const Case& test) {
 }
 
 /// The kernel of 128 sequences of 2048 tokens.
-plan::KernelSpec kernel_of(const Case& test, const Activation& activation) {
+HopperParameterGradients kernel_of(const Case& test, const Activation& activation) {
   Problem problem;
   problem.direction = Direction::backward;
   problem.dtype = test.dtype;
@@ -83,14 +82,12 @@ plan::KernelSpec kernel_of(const Case& test, const Activation& activation) {
     params.parameters[i] = params.grad_parameters[i] = tensor;
     problem.tensor_types |= static_cast<unsigned>(tensor.type) << (4 * i);
   }
-  gpu::GpuPlan plan;
-  families::add_parameter_gradients({problem, gpu::Gpu{}, plan::FunctionRegisters::many, true,
-                                     plan::Float32Products::three, plan::TensorMaps::available},
-                                    params, activation.function(), plan);
-  return plan.parameter_steps.at(0).kernel;
+  problem.wanted.query = problem.wanted.key = problem.wanted.value = false;
+  return gpu::kernel_of<HopperParameterGradients>(
+      TestCall{.problem = problem, .activation = activation, .params = params}.plan());
 }
 
-class HopperParameterGradients : public testing::TestWithParam<Case> {
+class HopperParameterGradientsTest : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     try {
@@ -102,17 +99,16 @@ class HopperParameterGradients : public testing::TestWithParam<Case> {
     for (const Tensor& tensor : GetParam().tensors) names.emplace_back(tensor.name);
     const Activation activation(GetParam().function, {}, names);
     kernel_ = kernel_of(GetParam(), activation);
-    ASSERT_EQ(kernel_.family(), plan::KernelFamily::hopper);
     for (const jit::Nvrtc& nvrtc : compilers()) {
-      compiled_.push_back(compile(nvrtc, {kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a"));
+      compiled_.push_back(compile(nvrtc, {Kernel(kernel_).source(activation.function()), activation.text()}, "sm_90a"));
     }
   }
 
-  plan::KernelSpec kernel_;
+  HopperParameterGradients kernel_;
   std::vector<jit::Compiled> compiled_;
 };
 
-TEST_P(HopperParameterGradients, KeepsEverythingInRegistersAndItsTermsRunWhileProductsDo) {
+TEST_P(HopperParameterGradientsTest, KeepsEverythingInRegistersAndItsTermsRunWhileProductsDo) {
   const Case& test = GetParam();
   for (const jit::Compiled& compiled : compiled_) {
     EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
@@ -184,7 +180,7 @@ Case many_buckets() {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Plans, HopperParameterGradients,
+    Plans, HopperParameterGradientsTest,
     testing::Values(fast_case("numbers", of_numbers, numbers),
                     fast_case("numbers_fp16", of_numbers, numbers, 64, 128, fp16),
                     exact_case("numbers_exact", of_numbers, numbers, 40, 72),
