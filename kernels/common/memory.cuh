@@ -49,12 +49,6 @@ __device__ inline unsigned load_shared(unsigned address) {
   return value;
 }
 
-__device__ inline unsigned short load_shared_half(unsigned address) {
-  unsigned short value;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
-  return value;
-}
-
 __device__ inline uint2 load_shared_pair(unsigned address) {
   uint2 value;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");

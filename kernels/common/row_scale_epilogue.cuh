@@ -6,8 +6,6 @@
 namespace gdpa {
 
 struct RowScaleEpilogue {
-  static constexpr bool adds_query = false;
-
   float factor;
   const float* first;  ///< the number of the sequence's first query
   int64_t stride;      ///< in elements

@@ -15,8 +15,6 @@ struct ScaledRow {
 };
 
 struct ScaleEpilogue {
-  static constexpr bool adds_query = false;
-
   float factor;
 
   /// The factor of an entry, by which backward multiplies dO V^T; 0 for the rows without a sequence.

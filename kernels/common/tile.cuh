@@ -32,15 +32,6 @@ struct SharedTile {
   }
   __device__ SharedTile from(int row, int column) const { return {address(row, column)}; }
   __device__ SharedTile from_row(int row) const { return from(row, 0); }
-
-  /// One element in fp32.
-  __device__ float number(int row, int column) const {
-    if constexpr (Element::bytes == 2) {
-      return Element::number({load_shared_half(address(row, column))});
-    } else {
-      return __uint_as_float(load_shared(address(row, column)));
-    }
-  }
 };
 
 // --- global to shared ------------------------------------------------------------------------------------------------

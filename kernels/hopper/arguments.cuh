@@ -114,7 +114,7 @@ enum class GradQuery : int {
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
 };
 GDPA_HOST_DEVICE constexpr bool uses_accumulators(GradQuery is) { return is >= GradQuery::first_writer; }
-/// Whether nothing was stored before, so that dQ begins here with dO if Q is added to O.
+/// Whether nothing was stored before.
 GDPA_HOST_DEVICE constexpr bool begins_grad_query(GradQuery is) {
   return is == GradQuery::stored || is == GradQuery::first_writer;
 }
@@ -139,7 +139,6 @@ struct BackwardArguments {
   bool prepares_grad_query;        ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is summed in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
-  MappedOperand addend;  ///< dO in boxes of grad_query, if Q is added to O
 };
 
 }  // namespace gdpa::hopper

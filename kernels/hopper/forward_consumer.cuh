@@ -18,21 +18,18 @@ __device__ __forceinline__ int* found_nan_of_cta(const ForwardArguments& argumen
 template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
-  using Base::arguments, Base::begin_output, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
-      Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
-      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+  using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
+      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores, Base::store_from_registers,
+      Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
-  static constexpr bool has_int_flag =
-      Config::bias_tile != BiasTile::none || (Config::Epilogue::adds_query && Config::head_dim > 64);
-  using Iterator = KeyTileIterator<Config, typename LoopFlag<has_int_flag>::Type>;
+  using Iterator = KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none>::Type>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::bias_tile,
                                 Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
-  /// With a bias, if Q is added, and in the second pass, words would spill. Ranges are then computed after f.
+  /// With a bias, and in the second pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
-  static constexpr bool masks_early =
-      !masks_late && !Config::Bias::exists && !Config::Epilogue::adds_query && Config::pass != Pass::second;
+  static constexpr bool masks_early = !masks_late && !Config::Bias::exists && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
@@ -162,23 +159,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  static constexpr bool adds_query = Config::Epilogue::adds_query;
-
-  /// Whether the last S of a query tile releases Q in shared memory. Otherwise begin_with_query does, if O begins after
-  /// that S.
+  /// Whether S of a key tile is the last reader of Q in shared memory.
   __device__ __forceinline__ static bool scores_release_query(const Iterator& at) {
-    return !Config::query_in_registers && at.ends() && !(adds_query && at.key_tile == 0);
-  }
-
-  /// If Q is added, begins O of a query tile before its first P V.
-  __device__ __forceinline__ void begin_with_query(const Iterator& at) {
-    if (!adds_query || at.key_tile > 0) return;
-    begin_output(shared.tiles()[at.number], at.number);
-    if constexpr (!Config::query_in_registers) {
-      fence_proxy_async_shared();  // as for load_query
-      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
-      if (at.ends()) release_query(at.number);
-    }
+    return !Config::query_in_registers && at.ends();
   }
 
   __device__ __forceinline__ void run() {
@@ -214,7 +197,6 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
       const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
-      begin_with_query(now);
       if (ends) {
         if (has_stored) release_query(now.number);
         load_query(next.number);
@@ -222,7 +204,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
       consumer_wait(shared.value_full(), now.state);
-      issue_output(now.state.stage, adds_query || now.key_tile > 0);
+      issue_output(now.state.stage, now.key_tile > 0);
       ping_pong_arrive();
       // The look-up happens here, where the warps wait for S anyway.
       const Iterator after = next.after(queue);
@@ -254,11 +236,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       pack_p();
       if (ends) store_output(queue[number], number);
     }
-    begin_with_query(now);
     // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
     consumer_wait(shared.value_full(), now.state);
-    issue_output(now.state.stage, adds_query || now.key_tile > 0);
+    issue_output(now.state.stage, now.key_tile > 0);
     warpgroup_wait<0>();
     if (Config::query_in_registers) {
       // No Q follows, so nobody has waited until O of an earlier tile left this stage.

@@ -98,14 +98,6 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
   }
 }
 
-/// The offset in elements of a row of the queries, counted over the batch, in an operand.
-template <class Config>
-__device__ int64_t offset_of_counted_row(const Params& params, const Operand& operand, int64_t row, int head) {
-  if (Config::Layout::is_jagged(params.queries)) return operand.offset(Sequences{}, 0, row, head);
-  const int64_t b = divide_counts(row, params.queries.length);
-  return operand.offset(Sequences{}, b, row - b * params.queries.length, head);
-}
-
 template <class Config>
 constexpr AccumulatorShape accumulator_shape = accumulator_shape_of(Config::tile_queries, Config::head_dim,
                                                                     Config::head_dim_v);
@@ -156,30 +148,12 @@ __device__ void clear_accumulators(const BackwardArguments& arguments, const Row
   }
 }
 
-/// Adds dO of one row to four accumulators of dQ from position `position` on.
-template <class Config>
-__device__ void add_grad_output(const typename Config::Element::Storage* grad_output, int position, int64_t row,
-                                float (&four)[4]) {
-  using Element = typename Config::Element;
-#pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
-    const int column = is_wide(Config::head_dim, Config::head_dim_v)
-                           ? position / column_group * column_group + column_of(position % column_group + pair * 2)
-                           : (position ^ static_cast<int>(accumulator_swizzle(row)) * 8) + pair * 2;
-    if (column >= Config::head_dim) continue;
-    const float2 two = unpack<Element>(*reinterpret_cast<const unsigned*>(grad_output + column));
-    four[pair * 2] += two.x;
-    four[pair * 2 + 1] += two.y;
-  }
-}
-
 template <class Config>
 constexpr int round_grad_query_threads = 256;
 template <class Config>
 constexpr int round_grad_query_shared_bytes = 0;
 
-/// A kernel: multiplies the accumulators by scale, and by out_scale if it is one number, adds dO if Q is added to O,
-/// rounds, and writes dQ.
+/// A kernel: multiplies the accumulators by scale, and by out_scale if it is one number, rounds, and writes dQ.
 ///
 /// Launch: grid any number of CTAs, best query tiles / 64, and at least two for each multiprocessor if each warp then
 ///         has a query tile; block round_grad_query_threads<Config>; no shared memory.
@@ -198,11 +172,6 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
     if (left.key_tiles == 0) return;
     const int rows = left.rows;
     auto* const gradient = static_cast<Storage*>(params.grad_query.data) + left.offset;
-    const Storage* grad_output = nullptr;
-    if constexpr (Config::Epilogue::adds_query) {
-      grad_output = static_cast<const Storage*>(params.grad_output.data) +
-                    offset_of_counted_row<Config>(params, params.grad_output, left.row, left.head);
-    }
     for (int begin = 0; begin < rows * row_chunks; begin += at_once * 32) {
       const auto chunk = [begin](int i) { return begin + i * 32 + lane_index(); };
       float4 four[at_once];
@@ -216,14 +185,8 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int row = chunk(i) / row_chunks, position = chunk(i) % row_chunks * 4;
-        float scaled[4] = {four[i].x * factor, four[i].y * factor, four[i].z * factor, four[i].w * factor};
-        if constexpr (Config::Epilogue::adds_query) {
-          if (row < rows) {
-            add_grad_output<Config>(grad_output + row * params.grad_output.row_stride, position, left.row + row,
-                                    scaled);
-          }
-        }
-        const uint2 words = {Element::pack(scaled[0], scaled[1]), Element::pack(scaled[2], scaled[3])};
+        const uint2 words = {Element::pack(four[i].x * factor, four[i].y * factor),
+                             Element::pack(four[i].z * factor, four[i].w * factor)};
         const RoundedColumns columns = in_gradient_order<Config>(position, left.row + row, words);
         if (row < rows && columns.first < Config::head_dim) {
           *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + columns.first) = columns.words;

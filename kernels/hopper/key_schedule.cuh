@@ -95,8 +95,8 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
   }
 }
 
-/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros (dO if Q is added to O)
-/// for rows without keys, and accumulators. It runs again before a second pass.
+/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros for rows
+/// without keys, and accumulators. It runs again before a second pass.
 ///
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
@@ -124,14 +124,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (left.key_tiles == 0) {
       using Element = typename Config::Element;
       auto* const gradient = static_cast<typename Element::Storage*>(params.grad_query.data) + left.offset;
-      if constexpr (Config::Epilogue::adds_query) {
-        const auto* const grad_output = static_cast<const typename Element::Storage*>(params.grad_output.data) +
-                                        offset_of_counted_row<Config>(params, params.grad_output, left.row, left.head);
-        copy_rows<Element, Config::head_dim>(grad_output, params.grad_output.row_stride, gradient,
-                                             params.grad_query.row_stride, left.rows);
-      } else {
-        write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
-      }
+      write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
       return;
     }
     if (!Config::has_dq_semaphores) {

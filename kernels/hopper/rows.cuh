@@ -74,30 +74,6 @@ __device__ __forceinline__ void store_fp32_from_registers(const float (&accumula
   }
 }
 
-/// Copies `rows` rows, by a warp. Several loads are on the way at a time.
-template <class Element, int columns>
-__device__ void copy_rows(const typename Element::Storage* source, int64_t source_stride,
-                          typename Element::Storage* target, int64_t target_stride, int rows) {
-  constexpr int elements = 16 / Element::bytes, chunks = columns / elements, at_once = 2;
-  static_assert(chunks <= 32, "a chunk for each lane");
-  const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
-  if (lane >= chunks) return;
-  source += lane * elements;
-  target += lane * elements;
-#pragma unroll 1
-  for (int row = 0; row < rows; row += at_once) {
-    uint4 chunk[at_once];
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      if (row + i < rows) chunk[i] = *reinterpret_cast<const uint4*>(source + (row + i) * source_stride);
-    }
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      if (row + i < rows) *reinterpret_cast<uint4*>(target + (row + i) * target_stride) = chunk[i];
-    }
-  }
-}
-
 /// Zeros in `rows` rows, by a warp. A loop of few registers: the warps that call it have few.
 template <class Element, int columns>
 __device__ void write_zero_rows(typename Element::Storage* first, int64_t row_stride, int rows) {

@@ -22,7 +22,15 @@ struct ReduceArguments {
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
-  Operand addend;  ///< in the type and shape of the output
+};
+
+/// A result, and a tensor of the same type and shape that is added to it.
+struct AddRowsArguments {
+  int64_t rows;           ///< packed rows, or batch * length
+  int64_t rows_in_batch;  ///< rows between batch strides: the length where dense, else `rows`
+  int64_t heads;
+  Operand result;
+  Operand addend;
 };
 
 /// Rows of a norm. The columns of a head are contiguous.
@@ -128,9 +136,6 @@ struct ClearGapsArguments {
   unsigned char* result;
   int64_t row_stride;
   int64_t head_stride;
-  const unsigned char* source;  ///< the rows that are copied to the result; null: the result gets zeros
-  int64_t source_row_stride;
-  int64_t source_head_stride;
   bool aligned;  ///< the row of every head begins at a multiple of 16 bytes
 };
 

@@ -179,15 +179,8 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
   } else {
     const typename Tiles::QueryTile staging{shared};
     const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(arguments.params, work));
-    const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
-    stage_accumulator(grad_query, staging.from(warp_row, column), [&](int row) {
-      return [&, row](float sum, int column_of_sum) {
-        if constexpr (Config::Epilogue::adds_query) {
-          return sum * factor + grad_output_tile.number(warp_row + row, column + column_of_sum);
-        }
-        return sum * factor;
-      };
-    });
+    stage_accumulator(grad_query, staging.from(warp_row, column),
+                      [factor](int /*row*/) { return [factor](float sum, int /*column*/) { return sum * factor; }; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,

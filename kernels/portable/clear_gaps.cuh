@@ -1,6 +1,5 @@
-// Writes to the rows of a result that belong to no sequence, if each sequence has a begin and an end: zeros, or the
-// rows of a tensor that is added to the result. The other kernels write the rows of sequences only. Sequences may be in
-// any order and may overlap.
+// Writes zeros to the rows of a result that belong to no sequence, if each sequence has a begin and an end. The other
+// kernels write the rows of sequences only. Sequences may be in any order and may overlap.
 //
 // Launch: grid any number of CTAs, best rows / clear_gaps_rows; block clear_gaps_threads, no dynamic shared memory.
 #pragma once
@@ -15,14 +14,12 @@ constexpr int clear_gaps_threads = 256;
 template <class Config>
 constexpr int clear_gaps_shared_bytes = 0;
 
-/// Writes zeros, or a row of the source, to one row of one head. By a warp.
+/// Writes zeros to one row of one head. By a warp.
 template <class Words>
-__device__ void fill_row(unsigned char* row, const unsigned char* source, int64_t bytes) {
+__device__ void clear_row(unsigned char* row, int64_t bytes) {
   const auto lane = static_cast<int64_t>(threadIdx.x % 32);
   const int64_t words = bytes / static_cast<int64_t>(sizeof(Words));
-  for (int64_t i = lane; i < words; i += 32) {
-    reinterpret_cast<Words*>(row)[i] = source == nullptr ? Words{} : reinterpret_cast<const Words*>(source)[i];
-  }
+  for (int64_t i = lane; i < words; i += 32) reinterpret_cast<Words*>(row)[i] = Words{};
 }
 
 template <class Config>
@@ -46,12 +43,8 @@ __device__ void clear_gaps(const ClearGapsArguments& arguments) {
       if (has_sequence[row]) continue;
       unsigned char* const address =
           arguments.result + (first + row) * arguments.row_stride + head * arguments.head_stride;
-      const unsigned char* const source =
-          arguments.source == nullptr
-              ? nullptr
-              : arguments.source + (first + row) * arguments.source_row_stride + head * arguments.source_head_stride;
-      arguments.aligned ? fill_row<uint4>(address, source, arguments.row_bytes)
-                        : fill_row<unsigned short>(address, source, arguments.row_bytes);
+      arguments.aligned ? clear_row<uint4>(address, arguments.row_bytes)
+                        : clear_row<unsigned short>(address, arguments.row_bytes);
     }
     __syncthreads();
   }

@@ -119,11 +119,8 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(arguments.params, work), factor);
   stage_accumulator(output, staging.from(warp_row, warp_column), [&](int row) {
-    return [&, row, of_query = epilogue.row(first_query + warp_row + row)](float sum, int column) {
-      const float scaled = of_query(sum, warp_column + column);
-      // The thread overwrites the element of Q that it reads here.
-      if constexpr (Config::Epilogue::adds_query) return scaled + staging.number(warp_row + row, warp_column + column);
-      return scaled;
+    return [of_query = epilogue.row(first_query + warp_row + row), warp_column](float sum, int column) {
+      return of_query(sum, warp_column + column);
     };
   });
   __syncthreads();

@@ -1,5 +1,5 @@
-// Rounds the fp32 accumulators of a gradient: adds the partial results of the splits in order, and possibly a tensor of
-// the gradient's type, and writes the gradient in its own type and layout.
+// Rounds the fp32 accumulators of a gradient: adds the partial results of the splits in order, and writes the gradient
+// in its own type and layout.
 //
 // Launch: grid any number of CTAs, block reduce_threads<Config>, no shared memory. Element and `columns` as in the
 // kernel that wrote the accumulators.
@@ -15,7 +15,7 @@ constexpr int reduce_threads = 256;
 template <class Config>
 constexpr int reduce_shared_bytes = 0;
 
-/// Config: using Element; int columns (of the output); bool aligned; bool adds (arguments.addend, once).
+/// Config: using Element; int columns (of the output); bool aligned.
 template <class Config>
 __device__ void reduce(const ReduceArguments& arguments) {
   using Element = typename Config::Element;
@@ -41,18 +41,10 @@ __device__ void reduce(const ReduceArguments& arguments) {
     const int group = static_cast<int>(piece % groups);
     const int64_t head = piece / groups % arguments.heads;
     const int64_t row = piece / groups / arguments.heads;
-    const auto at = [&](const Operand& operand) {
-      return static_cast<Storage*>(operand.data) +
-             operand.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +
-             group * column_group;
-    };
-    Storage* const to = at(arguments.output);
-    if constexpr (Config::adds) {
-      const Storage* const from = at(arguments.addend);
-      for (int i = 0; i < column_group; ++i) {
-        if (group * column_group + i < Config::columns) sum[i] += Element::number(from[i]);
-      }
-    }
+    Storage* const to =
+        static_cast<Storage*>(arguments.output.data) +
+        arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +
+        group * column_group;
 #pragma unroll
     for (int first = 0; first < column_group; first += chunk) {
       if (group * column_group + first >= Config::columns) break;

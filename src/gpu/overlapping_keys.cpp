@@ -24,7 +24,13 @@ std::vector<Launch> separate_overlapping_keys(const Call& call, GpuPlan& plan) {
   std::vector<Launch> launches;
   const auto add = [&](auto kernel, bool owns_keys, int64_t ctas) {
     choose_mask(call, owns_keys, kernel, plan);
-    launches.push_back(launch(kernel, ctas));
+    launches.push_back(Launch::of(kernel, ctas, [](const BoundCall& bound) {
+      CommonArguments arguments = bound.common;
+      arguments.key_sequences = {};
+      arguments.key_sequences.side.length = bound.problem.rows_k;
+      arguments.key_sequences.count = 1;
+      return arguments;
+    }));
     launches.back().kernel().run_only_if_keys_overlap(true);
   };
   if (problem.wanted.key || problem.wanted.value) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpu/families/family.h"
+#include "gpu/kernels/add_rows.h"
 #include "gpu/kernels/check_indices.h"
 #include "gpu/kernels/check_offsets.h"
 #include "gpu/kernels/clear_gaps.h"
@@ -138,6 +139,7 @@ GpuPlan plan_call(const Call& call) {
   }
   const bool finds_overlap = !of_overlapping_keys.empty();
   append(plan.launches, std::move(of_overlapping_keys));
+  if (std::optional<Launch> addition = add_rows(call)) plan.launches.push_back(std::move(*addition));
   // What the kernels need first. The lists of tiles are known only now.
   std::vector<Launch> of_lists;
   place_tile_lists(call, plan, of_lists);

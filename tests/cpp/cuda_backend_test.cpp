@@ -468,6 +468,19 @@ TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
   EXPECT_EQ(forward.flops, 2.0 * Call::heads * 2 * Call::head_dim * (5 * 5 + 7 * 7));
 }
 
+TEST_F(CudaBackend, TheQueryIsAddedByTheLastKernelOfACallThatComputesItsResult) {
+  Call call("s + 16");
+  const auto last_kernel = [&](Direction direction, const WantedGradients& wanted) {
+    return explain(call.attention, direction, "", wanted).kernels.back().name;
+  };
+  call.attention.add_query = true;
+  EXPECT_EQ(last_kernel(Direction::forward, {}), "portable: add_rows Float32 d=16");
+  EXPECT_EQ(last_kernel(Direction::backward, {}), "portable: add_rows Float32 d=16");
+  EXPECT_EQ(last_kernel(Direction::backward, {.query = false}).find("add_rows"), std::string::npos);
+  call.attention.add_query = false;
+  EXPECT_EQ(last_kernel(Direction::forward, {}).find("add_rows"), std::string::npos);
+}
+
 /// Operands on a GPU with data that this process cannot read.
 Attention unreadable(bool is_jagged, const Mask& mask) {
   const auto* const address = reinterpret_cast<const void*>(1 << 20);

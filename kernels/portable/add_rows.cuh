@@ -1,0 +1,60 @@
+// Adds a tensor to a result of the same shape, in all rows: Q to O, or dO to dQ. Each sum is in fp32 and rounded once.
+// The kernel runs after all kernels that write the result.
+//
+// Launch: grid any number of CTAs, block add_rows_threads<Config>, no shared memory.
+#pragma once
+
+#include "common/tile.cuh"
+#include "portable/arguments.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+constexpr int add_rows_threads = 256;
+template <class Config>
+constexpr int add_rows_shared_bytes = 0;
+
+/// Config: using Element; int columns (of a head); bool aligned.
+template <class Config>
+__device__ void add_rows(const AddRowsArguments& arguments) {
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  constexpr int chunk = chunk_elements<Element>, chunks_of_head = Config::columns / chunk;
+  const int chunks_of_row = static_cast<int>(arguments.heads) * chunks_of_head;
+  // A CTA has as many rows at once as it has threads for. A remainder of threads is idle.
+  const int row_threads = min(chunks_of_row, add_rows_threads<Config>);
+  const int rows_at_once = add_rows_threads<Config> / row_threads;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first_row = thread / row_threads, first_chunk = thread % row_threads;
+  if (first_row >= rows_at_once) return;
+  for (int64_t row = int64_t{blockIdx.x} * rows_at_once + first_row; row < arguments.rows;
+       row += int64_t{gridDim.x} * rows_at_once) {
+    const int64_t b = row / arguments.rows_in_batch, row_of_entry = row - b * arguments.rows_in_batch;
+    for (int i = first_chunk; i < chunks_of_row; i += row_threads) {
+      const auto at = [&](const Operand& operand) {
+        return static_cast<Storage*>(operand.data) + operand.offset(Sequences{}, b, row_of_entry, i / chunks_of_head) +
+               i % chunks_of_head * chunk;
+      };
+      const auto load = [](const Storage* from) {
+        if constexpr (Config::aligned) return *reinterpret_cast<const uint4*>(from);
+        return gather_chunk(from);
+      };
+      Storage* const to = at(arguments.result);
+      const uint4 numbers = load(to), added = load(at(arguments.addend));
+      float sums[chunk];
+#pragma unroll
+      for (int k = 0; k < chunk; ++k) {
+        sums[k] = Element::number(reinterpret_cast<const Storage*>(&numbers)[k]) +
+                  Element::number(reinterpret_cast<const Storage*>(&added)[k]);
+      }
+      const uint4 rounded = round_chunk<Element>(sums);
+      if constexpr (Config::aligned) {
+        *reinterpret_cast<uint4*>(to) = rounded;
+      } else {
+        scatter_chunk(to, rounded);
+      }
+    }
+  }
+}
+
+}  // namespace gdpa::portable
