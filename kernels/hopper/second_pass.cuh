@@ -27,22 +27,15 @@ __device__ __forceinline__ void flag_non_finite(const BackwardArguments& argumen
 template <class Unguarded, class Guarded>
 struct GuardedWhereNeeded {
   static constexpr bool scales_scores = Unguarded::scales_scores;
-  static_assert(Guarded::scales_scores || !scales_scores, "only the first pass may compute with Q K^T");
+  static_assert(Guarded::scales_scores == scales_scores, "both have the same argument");
   static constexpr float score_factor = Unguarded::score_factor;
   static constexpr bool derivative_lacks_one = Unguarded::derivative_lacks_one;
 
-  static constexpr bool takes_scale = scales_scores != Guarded::scales_scores;
-
   Unguarded unguarded;
   Guarded guarded;
-  // Both are used only if the unguarded function takes the scale.
-  float scale;
-  float value_ratio;  ///< the value_factor of the guarded function, divided by that of the unguarded function
 
   static __device__ __forceinline__ GuardedWhereNeeded of(const Params& params, int head) {
-    const auto unguarded = Unguarded::of(params, head);
-    const auto guarded = Guarded::of(params, head);
-    return {unguarded, guarded, static_cast<float>(params.scale), guarded.value_factor() / unguarded.value_factor()};
+    return {Unguarded::of(params, head), Guarded::of(params, head)};
   }
 
   __device__ __forceinline__ float value_factor() const { return unguarded.value_factor(); }
@@ -57,10 +50,9 @@ struct GuardedWhereNeeded {
   __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {
     unguarded.value_and_derivative(x, in, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
-    // Constants, except for functions that take the scale. A member would hide them from the compiler.
-    constexpr float score_ratio = Guarded::score_factor / score_factor;
-    guarded.value_and_derivative(takes_scale ? x * (scale * score_ratio) : x * score_ratio, in, f, derivative);
-    f *= takes_scale ? value_ratio : guarded.value_factor() / unguarded.value_factor();
+    // The ratios of factors are constants. A member would hide them from the compiler.
+    guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), in, f, derivative);
+    f *= guarded.value_factor() / unguarded.value_factor();
     if (Guarded::derivative_lacks_one) derivative += 1.0f;
     derivative *= guarded.derivative_factor() / unguarded.derivative_factor();
     if (derivative_lacks_one) derivative -= 1.0f;

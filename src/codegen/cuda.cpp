@@ -486,12 +486,10 @@ Struct unguarded_struct(std::string_view name, const Function& all, Accuracy acc
   if (is_fast) {
     ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
     if (form.is_of_list) kind = ValueFactor::is_one;
-    HeadInputs head = backward_inputs_of(function, accuracy, form);
+    const HeadInputs head = backward_inputs_of(function, accuracy, form);
     // The factor of dV is a constant: its sum may be over several query heads.
     if (head.any()) kind = ValueFactor::is_one;
     guarded = rewrite_fast(function.value(), guarded.program, kind, ValueFactor::is_one, head).value_and_derivative;
-    // A power of Q K^T may be infinite. The second pass then scales the scores.
-    head.may_take_scale = form.may_take_scale && head.may_lack_one;
     unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind, head).value_and_derivative;
   }
   // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.

@@ -136,9 +136,6 @@ struct ForwardForm {
   bool takes_head_factors = false;
   /// Backward: the kernel multiplies dV and dS by constant factors. The type of P and dS has the range of fp32.
   bool takes_constant_factors = false;
-  /// Backward: the scale is moderate, so that its powers are normal numbers of fp32. The first pass may then compute
-  /// with Q K^T and coefficients that contain the scale.
-  bool may_take_scale = false;
   /// Backward: bit n for tensor n, a number of the head whose gradient the kernel computes with f and f'.
   unsigned wanted_numbers = 0;
 };

@@ -258,62 +258,45 @@ TEST(FactorsOfAHead, NeedNoInstructionsOfTheirOwn) {
 }
 
 /// f and f' for a kernel of backward that multiplies dV and dS by constant factors.
-FactoredProgram with_constant_factors(const std::string& text, bool may_take_scale) {
+FactoredProgram with_constant_factors(const std::string& text) {
   const Activation activation(text);
   const Function& function = activation.function();
-  const HeadInputs options{
-      .gradient = 1, .take_factors = {true}, .may_lack_one = true, .may_take_scale = may_take_scale};
+  const HeadInputs options{.gradient = 1, .take_factors = {true}, .may_lack_one = true};
   return rewrite_fast(function.value(), function.unguarded_value_and_derivative(), ValueFactor::suits_bfloat16,
                       ValueFactor::suits_bfloat16, options)
       .value_and_derivative;
 }
 
 TEST(FactorsOfBackward, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
-  constexpr double scale = 0.3;
-  const auto factor_of = [](const Program& program) {
-    return program.steps.empty() ? 1 : evaluate(program, 0, {scale})[0];
-  };
+  const auto factor_of = [](const Program& program) { return program.steps.empty() ? 1 : evaluate(program, 0)[0]; };
   for (const std::string& text : expressions()) {
     const Activation activation(text);
     const double tolerance = count(activation.function().value(), Operation::erf) > 0 ? 4e-5 : 1e-11;
-    for (const bool may_take_scale : {false, true}) {
-      const FactoredProgram both = with_constant_factors(text, may_take_scale);
-      for (double s = -9; s <= 9; s += 0.137) {
-        SCOPED_TRACE(testing::Message() << text << " at " << s << (both.takes_scale ? ", with the scale" : ""));
-        const double x = both.takes_scale ? s / scale : s * both.score_factor;
-        const std::vector<double> results = evaluate(both.program, x, {scale});
-        const double f = both.value_factor * factor_of(both.head_factor) * results[0];
-        const double derivative =
-            factor_of(both.other_factors.empty() ? Program{} : both.other_factors[0]) * (results[1] + both.lacks_one);
-        const double wanted = activation.value(s), of_derivative = activation.derivative(s);
-        ASSERT_NEAR(f, wanted, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(wanted)));
-        ASSERT_NEAR(derivative, of_derivative, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(of_derivative)));
-      }
+    const FactoredProgram both = with_constant_factors(text);
+    for (double s = -9; s <= 9; s += 0.137) {
+      SCOPED_TRACE(testing::Message() << text << " at " << s);
+      const std::vector<double> results = evaluate(both.program, s * both.score_factor);
+      const double f = both.value_factor * factor_of(both.head_factor) * results[0];
+      const double derivative =
+          factor_of(both.other_factors.empty() ? Program{} : both.other_factors[0]) * (results[1] + both.lacks_one);
+      const double wanted = activation.value(s), of_derivative = activation.derivative(s);
+      ASSERT_NEAR(f, wanted, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(wanted)));
+      ASSERT_NEAR(derivative, of_derivative, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(of_derivative)));
     }
   }
 }
 
 TEST(FactorsOfBackward, ADerivativeThatIsASumWithANumberLacksOne) {
   for (const char* text : {"silu", "gelu_tanh", "gelu", "s * sigmoid(1.702 * s)"}) {
-    EXPECT_TRUE(with_constant_factors(text, false).lacks_one) << text;
+    EXPECT_TRUE(with_constant_factors(text).lacks_one) << text;
   }
   for (const char* text : {"relu", "sigmoid", "softplus", "s^3"}) {
-    EXPECT_FALSE(with_constant_factors(text, false).lacks_one) << text;
+    EXPECT_FALSE(with_constant_factors(text).lacks_one) << text;
   }
   // Every sum but one of silu and one of sigmoid contains a product.
-  EXPECT_EQ(arithmetic(with_constant_factors("silu", false)), (Arithmetic{2, 3, 0})) << "f, 1 - t and r";
-  EXPECT_EQ(arithmetic(with_constant_factors("gelu_tanh", false)), (Arithmetic{7, 5, 0}));
-  EXPECT_EQ(arithmetic(with_constant_factors("sigmoid", false)), (Arithmetic{1, 2, 0})) << "1 + e, and p - p p";
-}
-
-TEST(FactorsOfBackward, OnlyAFunctionThatGetsCheaperTakesTheScale) {
-  for (const char* text : {"gelu_tanh", "exp(1 - s)"}) {
-    EXPECT_TRUE(with_constant_factors(text, true).takes_scale) << text;
-    EXPECT_FALSE(with_constant_factors(text, false).takes_scale) << text;
-  }
-  for (const char* text : {"silu", "gelu", "sigmoid", "tanh", "s * (1 + 0.1 * s^2)"}) {
-    EXPECT_FALSE(with_constant_factors(text, true).takes_scale) << text;
-  }
+  EXPECT_EQ(arithmetic(with_constant_factors("silu")), (Arithmetic{2, 3, 0})) << "f, 1 - t and r";
+  EXPECT_EQ(arithmetic(with_constant_factors("gelu_tanh")), (Arithmetic{7, 5, 0}));
+  EXPECT_EQ(arithmetic(with_constant_factors("sigmoid")), (Arithmetic{1, 2, 0})) << "1 + e, and p - p p";
 }
 
 TEST(Factors, OfFStayInADerivativeThatIsF) {

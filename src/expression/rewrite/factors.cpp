@@ -622,35 +622,23 @@ FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, Value
     add_candidates(score_factors, tree, roots);
     add_candidates(score_factors, gathering.tree(), gathering.roots());
   }
-  // The kernel multiplies each score by the scale, unless the program takes it.
-  const auto cost_with_scale = [](const FactoredProgram& of, const HeadInputs& inputs) {
-    return cost_of(of.program, inputs) + (of.takes_scale ? 0 : 1);
-  };
-  int least = cost_with_scale(best, head);
-  const auto keep_cheaper = [&](double score_factor, const Factoring::Rules& rules, const HeadInputs& inputs) {
-    FactoredProgram tried = Factoring(tree, score_factor, rules, inputs).run(roots, value_factor);
-    const int cost = cost_with_scale(tried, inputs);
+  int least = cost_of(best.program, head);
+  const auto keep_cheaper = [&](double score_factor, const Factoring::Rules& rules) {
+    FactoredProgram tried = Factoring(tree, score_factor, rules, head).run(roots, value_factor);
+    const int cost = cost_of(tried.program, head);
     if (cost >= least) return;
     least = cost;
     best = std::move(tried);
   };
-  const auto try_rules = [&](double score_factor, const HeadInputs& inputs) {
+  for (const double score_factor : score_factors) {
     for (const bool pulls : {false, true}) {
       for (const bool chosen : {false, true}) {
         const Factoring::Rules rules = {
-            .pulls = pulls, .distributes = chosen && inputs.any(), .subtracts = chosen || inputs.any()};
-        keep_cheaper(score_factor, rules, inputs);
-        if (!inputs.may_lack_one) continue;
-        keep_cheaper(score_factor, {rules.pulls, rules.distributes, rules.subtracts, true}, inputs);
+            .pulls = pulls, .distributes = chosen && head.any(), .subtracts = chosen || head.any()};
+        keep_cheaper(score_factor, rules);
+        if (head.may_lack_one) keep_cheaper(score_factor, {rules.pulls, rules.distributes, rules.subtracts, true});
       }
     }
-  };
-  for (const double score_factor : score_factors) try_rules(score_factor, head);
-  if (head.may_take_scale && !head.any()) {
-    HeadInputs with_scale = head;
-    with_scale.are_of_head.resize(head.scale + 1);
-    with_scale.are_of_head[head.scale] = true;
-    try_rules(1, with_scale);
   }
   return best;
 }

@@ -34,7 +34,6 @@ struct HeadInputs {
   std::size_t gradient = 0;             ///< the input that stands for dP, if roots are products with it
   std::vector<bool> take_factors = {};  ///< for each root after the first one, whether it may have a factor
   bool may_lack_one = false;            ///< whether the reader of the second root can add the 1 of lacks_one
-  bool may_take_scale = false;          ///< whether the scale may be such an input (takes_scale), if no other is
 
   bool any() const { return std::find(are_of_head.begin(), are_of_head.end(), true) != are_of_head.end(); }
 };
@@ -51,8 +50,7 @@ enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
 /// allows it.
 ///
 /// If any input is of a head, the scale of the scores is a factor as well (takes_scale), and the first root may have a
-/// head_factor if value_factor is suits_bfloat16. With may_take_scale, this form is another candidate: it saves the
-/// product of each score by the scale.
+/// head_factor if value_factor is suits_bfloat16.
 FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor,
                        const HeadInputs& head = {});
 
