@@ -15,10 +15,6 @@ struct ForwardProducts {
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
-  /// With 65 to 96 columns, descriptors as sums of 64 bits are 1 to 2 % faster. With fewer or more columns, they are up
-  /// to 5 % slower (docs/notebook/hopper-forward.md).
-  static constexpr int most_columns = Config::head_dim > Config::head_dim_v ? Config::head_dim : Config::head_dim_v;
-  static constexpr bool sums_64_bits = most_columns > 64 && most_columns <= 96;
   using ScoreProduct = WarpgroupMma<Element, Config::tile_keys>;
   using OutputProduct = WarpgroupMma<Element, columns_v>;
   // Named barriers: one for the threads of each warpgroup, and one for the ping-pong order of each warpgroup.
@@ -72,12 +68,12 @@ struct ForwardProducts {
     warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      const auto key_columns = keys.template at<sums_64_bits>(Shared::KeyTile::column_step(step));
+      const auto key_columns = keys.at(Shared::KeyTile::column_step(step));
       if constexpr (Config::query_in_registers) {
         ScoreProduct::template multiply_add<false>(scores, query[step], key_columns, step > 0);
       } else {
-        const auto query_columns = queries.template at<sums_64_bits>(Shared::QueryTile::column_step(step));
-        ScoreProduct::template multiply_add<false>(scores, query_columns, key_columns, step > 0);
+        ScoreProduct::template multiply_add<false>(scores, queries.at(Shared::QueryTile::column_step(step)),
+                                                   key_columns, step > 0);
       }
     }
     warpgroup_commit();
@@ -89,8 +85,8 @@ struct ForwardProducts {
     warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < key_steps; ++step) {
-      const auto rows = values.template at<sums_64_bits>(Shared::ValueTile::row_step(step));
-      OutputProduct::template multiply_add<true>(output, p[step], rows, add || step > 0);
+      OutputProduct::template multiply_add<true>(output, p[step], values.at(Shared::ValueTile::row_step(step)),
+                                                 add || step > 0);
     }
     warpgroup_commit();
   }

@@ -37,16 +37,14 @@ struct OperandDescriptor {
   __device__ __forceinline__ OperandDescriptor(unsigned address, unsigned block_stride)
       : low(address + (block_stride << 16)) {}
 
-  /// The descriptor `offset` further. `sums_64_bits`: by an addition of 64 bits. ptxas then makes fewer moves of
-  /// uniform registers and more additions. A kernel chooses the form that is faster.
-  template <bool sums_64_bits = false>
+  /// The descriptor `offset` further.
   __device__ __forceinline__ unsigned long long at(unsigned offset) const {
     constexpr unsigned eight_rows = 1024 / 16, swizzle_128_bytes = 1u << 30;
     unsigned long long descriptor;
     asm("mov.b64 %0, {%1, %2};"
         : "=l"(descriptor)
-        : "r"(sums_64_bits ? low : low + offset), "n"(eight_rows | swizzle_128_bytes));
-    return sums_64_bits ? descriptor + offset : descriptor;
+        : "r"(low + offset), "n"(eight_rows | swizzle_128_bytes));
+    return descriptor;
   }
 };
 
