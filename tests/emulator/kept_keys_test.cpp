@@ -108,7 +108,7 @@ TEST(KeptKeys, OutputOfManyHeadsFollowsTheDefinition) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::vector<int64_t> lengths_q, lengths_k;
-  for (int entry = 0; entry < 30; ++entry) {
+  for (int entry = 0; entry < 40; ++entry) {
     lengths_q.push_back(random() % 5 == 0 ? 0 : static_cast<int64_t>(random() % 400));
     lengths_k.push_back(random() % 5 == 0 ? 0 : static_cast<int64_t>(random() % 260));
   }
