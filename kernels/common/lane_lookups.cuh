@@ -17,12 +17,6 @@ struct GlobalLookups {
   }
 };
 
-/// The entries of lookup 0 that the scores of a thread read, if the scores of the tile read at most two.
-struct TwoEntries {
-  int first;         ///< -1 if they read more entries
-  unsigned seconds;  ///< bit i: score i reads first + 1
-};
-
 /// The LookupForm of a tile, and the words of its numbers. A tile has 16 keys, which are the rows of an accumulator,
 /// and 64 queries. A lane has the words of its two rows and of two columns.
 template <class Bias, bool exists>
@@ -69,12 +63,8 @@ class LaneLookups {
   /// The first and the last entry of each lookup in the tile. If they are not known, the last one is before the first.
   __device__ __forceinline__ const LookupEntries<Bias>& entries() const { return entries_; }
 
-  /// Call it after the scores have read their elements.
-  __device__ __forceinline__ TwoEntries two_entries() const {
-    const bool are_two = entries_.first[0] <= entries_.last[0] && entries_.last[0] - entries_.first[0] < 2;
-    const bool have_bits = form_ == LookupForm::close && are_two;
-    return {have_bits || form_ == LookupForm::one ? entries_.first[0] : -1, seconds_};
-  }
+  /// The entry of lookup 0 that all scores of the tile read; -1 if they may read several.
+  __device__ __forceinline__ int same_entry() const { return form_ == LookupForm::one ? entries_.first[0] : -1; }
 
   /// Receives the words of this lane's two columns of a group.
   template <LookupForm form>
@@ -92,13 +82,11 @@ class LaneLookups {
   /// The inputs of a score of the group that enter() has received. `score` is the number of its accumulator.
   template <LookupForm form, class OfDifference>
   __device__ __forceinline__ auto at(const Bias& bias, int query, int key, int score, const Query& of_query,
-                                     const Key& of_key, const OfDifference& of_difference) {
+                                     const Key& of_key, const OfDifference& of_difference) const {
     if constexpr (form == LookupForm::one) {
       return bias.at(query, key, of_query, of_key, of_difference, 0, SameLookups{words_});
     } else if constexpr (form == LookupForm::close) {
-      const int apart = this->apart(score);
-      add_second(bias.lookup_entry(0, apart), 1u << score);
-      return bias.at(query, key, of_query, of_key, of_difference, apart, GlobalLookups<Bias>{bias});
+      return bias.at(query, key, of_query, of_key, of_difference, apart(score), GlobalLookups<Bias>{bias});
     } else {
       return bias.at(query, key, of_query, of_key, of_difference);
     }
@@ -123,16 +111,7 @@ class LaneLookups {
     return Differences::of(columns_[score % 2], words_[score % 4 / 2]);
   }
 
-  /// Sets `bit` unless the entry of lookup 0 is the first one of the tile. The instructions are volatile: otherwise the
-  /// compiler sets all bits after the last score, and keeps all entries in registers until then.
-  __device__ __forceinline__ void add_second(int entry, unsigned bit) {
-    asm volatile("{\n.reg .pred is_second;\nsetp.ne.s32 is_second, %1, %2;\n@is_second or.b32 %0, %0, %3;\n}"
-                 : "+r"(seconds_)
-                 : "r"(entry), "r"(entries_.first[0]), "r"(bit));
-  }
-
   LookupForm form_ = LookupForm::any;
-  unsigned seconds_ = 0;  ///< of TwoEntries
   LookupEntries<Bias> entries_ = {{0}, {-1}};
   int words_[Bias::lookups > 2 ? Bias::lookups : 2];  ///< close: of the rows; one: the elements
   int words_of_lane_[columns_of_lane];                ///< of columns

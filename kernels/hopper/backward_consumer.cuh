@@ -31,7 +31,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   Gradients gradients;
   using Mask = typename Config::Mask;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
-  TwoEntries entries;  ///< of the latest step with P, if Gradients have a lookup
+  int same_entry;  ///< of the latest step with P, if Gradients have a lookup
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -195,7 +195,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
     apply_function<part>(activation, inputs, entry_scale);
-    if constexpr (Config::has_lookups && Gradients::have_lookup) entries = inputs.lookups().two_entries();
+    if constexpr (Config::has_lookups && Gradients::have_lookup) same_entry = inputs.lookups().same_entry();
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {
@@ -256,7 +256,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if constexpr (Gradients::have_lookup) {
       if constexpr (Config::has_lookups) {
         // Most tiles do not need the inputs.
-        gradients.add_lookup(dp, entries, [&] { return inputs_of<0>(step, number); }, tensors, factor);
+        gradients.add_lookup(dp, same_entry, [&] { return inputs_of<0>(step, number); }, tensors, factor);
       } else {
         gradients.add_lookup(dp, inputs_of<0>(step, number), tensors, factor);
       }

@@ -72,16 +72,13 @@ struct ScoreGradients {
   float same;               ///< of this thread, in tiles with one element for all diagonals
   DiagonalElement element;  ///< this element
 
-  /// The sums of this thread over scores that read two entries of the lookup, `first` and the next one.
-  struct {
-    int first;
-    float sums[2];
-  } of_lookup;
+  float of_entry;  ///< of this thread, in tiles whose scores all read one entry of the lookup
+  int entry;       ///< this entry
 
   __device__ __forceinline__ void clear() {
-    total = same = 0.0f;
+    total = same = of_entry = 0.0f;
     element = 0;
-    of_lookup = {};
+    entry = 0;
   }
 
   /// Adds the terms of a warp, whose first row and column are `key` and `query`. Invalid scores have a term of 0.
@@ -101,37 +98,26 @@ struct ScoreGradients {
     if constexpr (Tensors::are_spread) add_each(ds, tensors, query, key, factor * Tensors::factor);
   }
 
-  /// Adds the terms of a warp to the elements of the lookup. inputs() makes the inputs of the scores.
+  /// Adds the terms of a warp to the elements of the lookup. All scores read `same_entry`, or perhaps several entries if
+  /// it is -1. inputs() makes the inputs of the scores.
   template <class Inputs>
-  __device__ __forceinline__ void add_lookup(const float (&ds)[terms], const TwoEntries& entries, Inputs inputs,
-                                             Tensors& tensors, float factor) {
+  __device__ __forceinline__ void add_lookup(const float (&ds)[terms], int same_entry, Inputs inputs, Tensors& tensors,
+                                             float factor) {
     // Votes, because the compiler does not see that these numbers are uniform. A divergent branch would serialise all
     // WGMMA.
     const auto holds = [](bool is_true) { return __any_sync(0xffffffffu, is_true); };
-    if (holds(entries.first < 0)) {
+    if (holds(same_entry < 0)) {
       add_entries(ds, inputs(), tensors, factor);
       return;
     }
-    const bool are_two = holds(entries.seconds != 0);
-    if (holds(of_lookup.first != entries.first && (are_two || of_lookup.first + 1 != entries.first))) {
-      end_lookup(tensors, factor);
-      of_lookup.first = entries.first;
+    if (holds(entry != same_entry)) {
+      end_entry(tensors, factor);
+      entry = same_entry;
     }
-    if (are_two) {
-#pragma unroll
-      for (int i = 0; i < terms; ++i) {
-        const bool is_second = (entries.seconds >> i & 1) != 0;
-        of_lookup.sums[0] += is_second ? 0.0f : ds[i];
-        of_lookup.sums[1] += is_second ? ds[i] : 0.0f;
-      }
-    } else if (holds(of_lookup.first == entries.first)) {
-      of_lookup.sums[0] += sum_of(ds);
-    } else {
-      of_lookup.sums[1] += sum_of(ds);
-    }
+    of_entry += sum_of(ds);
   }
 
-  /// The same for a tile in which the scores read more than two entries.
+  /// The same for a tile whose scores may read several entries.
   template <class Inputs>
   __device__ __forceinline__ static void add_entries(const float (&ds)[terms], Inputs inputs, Tensors& tensors,
                                                      float factor) {
@@ -187,7 +173,7 @@ struct ScoreGradients {
       if (lane_index() == 0) tensors.add_total(sum);
     }
     if constexpr (Tensors::diagonals == 1) end_element(tensors, factor);
-    if constexpr (Tensors::has_lookup) end_lookup(tensors, factor);
+    if constexpr (Tensors::has_lookup) end_entry(tensors, factor);
     clear();
   }
 
@@ -204,14 +190,10 @@ struct ScoreGradients {
     if (lane_index() == 0) tensors.add_to_element(element, sum);
     same = 0.0f;
   }
-  __device__ __forceinline__ void end_lookup(Tensors& tensors, float factor) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float sum = sum_of_warp(of_lookup.sums[i]) * factor;
-      // The second entry exists only if a score has read it.
-      if (lane_index() == 0 && sum != 0.0f) tensors.add_to_lookup(of_lookup.first + i, sum);
-      of_lookup.sums[i] = 0.0f;
-    }
+  __device__ __forceinline__ void end_entry(Tensors& tensors, float factor) {
+    const float sum = sum_of_warp(of_entry) * factor;
+    if (lane_index() == 0 && sum != 0.0f) tensors.add_to_lookup(entry, sum);
+    of_entry = 0.0f;
   }
 
   /// Whether all diagonals have the same element, as where an index is clamped. Then adds the terms to the sum of the

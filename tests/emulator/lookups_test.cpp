@@ -1,8 +1,8 @@
 // Lookups by the difference of two times. The results must follow the definition.
 //
-// The gradient of a lookup in tiles that read one or two adjacent elements of it, which Hopper's backward adds up in
-// two registers of each thread (kernels/hopper/backward_gradients.cuh). Times rise along the sequences, and the
-// difference of two times is close to a power of 2.
+// The gradient of a lookup in tiles that read one element of it, which Hopper's backward adds up in a register of each
+// thread, and in tiles that read two adjacent elements (kernels/hopper/backward_gradients.cuh). Times rise along the
+// sequences, and the difference of two times is close to a power of 2.
 //
 // Milliseconds since 1970 over 1,157 days. Some differences are 0, 3 or 6 s, which fp32 does not have.
 #include <gtest/gtest.h>
