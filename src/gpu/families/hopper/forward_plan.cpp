@@ -14,28 +14,25 @@ namespace gdpa::gpu {
 namespace {
 
 /// Whether CTAs take query tiles from a counter if K and V do not stay in shared memory. Clearing the counter takes
-/// about 2 us, which must be less than the time that a better balance saves: tiles have to differ in cost, and each CTA
-/// needs many key tiles. If CTAs have many short tiles, the sums of the costs differ little, and the strided order is 2
-/// to 10 % faster (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
+/// about 2 us, which must be less than the time that a better balance saves. Therefore
+///   - each CTA has many key tiles;
+///   - query tiles differ in cost: a mask excludes keys, or lengths differ and tiles are long. The sums of the costs of
+///     many short tiles differ little, and the strided order is 2 to 10 % faster (docs/notebook/hopper-forward.md).
+/// `tiles` is the number of query tiles for each CTA.
 bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
-  constexpr int64_t least_tiles = 4, least_key_tiles = 32, short_tile = 8, many = 24;
+  constexpr int64_t least_key_tiles = 32, long_tile = 8;
   const bool is_jagged = queries_of(problem).form == Form::jagged || keys_of(problem).form == Form::jagged;
-  const bool has_mask = !problem.keeps_all_scores();
   const int64_t key_tiles = divide_up(keys_of(problem).mean_length(), tile_keys);
-  if (!has_mask && key_tiles < short_tile && tiles >= many) return false;
-  return (is_jagged || has_mask) && tiles >= least_tiles && tiles * key_tiles >= least_key_tiles;
+  const bool tiles_differ = !problem.keeps_all_scores() || (is_jagged && key_tiles >= long_tile);
+  return tiles_differ && tiles * key_tiles >= least_key_tiles;
 }
 
 /// The number of query tiles that attend to the same keys. These are the tiles of an average sequence in all query
-/// heads of a key head. The result is at most the number that the tile scheduler finds at once. If sequences have one
-/// key tile, fewer tiles at once are 2 % faster, although K and V are loaded more often. A likely cause is that the
-/// CTAs then read tokens that are nearer to each other (docs/notebook/hopper-forward.md).
+/// heads of a key head. The result is at most the number that the tile scheduler finds at once.
 int64_t tiles_of_key_head(const Problem& problem, const HopperForward& kernel) {
-  constexpr int64_t most_of_one_key_tile = 4;
   const int64_t group = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
   const int64_t tiles = group * divide_up(queries_of(problem).mean_length(), kernel.tile_queries);
-  const bool has_one_key_tile = keys_of(problem).mean_length() <= kernel.tile_keys;
-  return std::clamp<int64_t>(tiles, 1, has_one_key_tile ? most_of_one_key_tile : hopper::most_tiles_at_once);
+  return std::clamp<int64_t>(tiles, 1, hopper::most_tiles_at_once);
 }
 
 /// The number of query tiles that a CTA takes from the counter at once, if K and V stay in shared memory. The tile
@@ -49,15 +46,15 @@ int64_t tiles_at_once(const Problem& problem, const HopperForward& kernel, int64
 
 /// Whether CTAs take the query tiles of whole heads from a counter, if K and V stay in shared memory or a head has one
 /// query tile. All CTAs then read tokens that are near each other. This is 5 to 7 % faster than contiguous ranges if a
-/// head has few query tiles, and otherwise about 1 % faster (docs/notebook/hopper-forward.md). Contiguous ranges have
-/// equal cost, but with a counter, a CTA may have one head more than the others. Each CTA therefore needs many heads.
-/// If tiles have very few rows, the tile scheduler limits the kernel, and it finds contiguous tiles faster.
-bool worth_a_counter_of_heads(const Problem& problem, int64_t tiles_of_head, int64_t tiles, bool keys_stay) {
-  constexpr int64_t few_tiles = 4, least_heads_of_few_tiles = 16, least_heads = 32, very_few_rows = 48;
-  if (std::max(queries_of(problem).mean_length(), keys_of(problem).mean_length()) <= very_few_rows) return false;
-  const bool has_few_tiles = keys_stay && tiles_of_head <= few_tiles;
-  // The batch shares the keys: a CTA with a contiguous range loads them once.
-  return !has_shared_keys(problem) && tiles >= tiles_of_head * (has_few_tiles ? least_heads_of_few_tiles : least_heads);
+/// head has few query tiles, and otherwise about 1 % faster (docs/notebook/hopper-forward.md). Contiguous ranges are
+/// better in three cases:
+///   - The batch shares the keys. A CTA with a contiguous range loads them once.
+///   - CTAs have few heads. With a counter, a CTA may have one head more than the others.
+///   - Tiles have very few rows. The tile scheduler then limits the kernel, and finds contiguous tiles faster.
+bool worth_a_counter_of_heads(const Problem& problem, int64_t tiles_of_head, int64_t tiles) {
+  constexpr int64_t least_heads = 32, very_few_rows = 48;
+  const int64_t rows = std::max(queries_of(problem).mean_length(), keys_of(problem).mean_length());
+  return !has_shared_keys(problem) && tiles >= tiles_of_head * least_heads && rows > very_few_rows;
 }
 
 }  // namespace
@@ -86,9 +83,8 @@ void add_hopper_forward(const Call& call, GpuPlan& plan) {
   const int64_t tiles_of_cta = tiles / call.gpu.multiprocessors;
   const bool has_contiguous_tiles = keys_stay || has_one_tile;
   const int64_t tiles_of_head = keys_stay ? tiles_of_key_head(problem, kernel) : 1;
-  const bool is_dynamic = has_contiguous_tiles
-                              ? worth_a_counter_of_heads(problem, tiles_of_head, tiles_of_cta, keys_stay)
-                              : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
+  const bool is_dynamic = has_contiguous_tiles ? worth_a_counter_of_heads(problem, tiles_of_head, tiles_of_cta)
+                                               : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
   HopperForwardLaunch of;
   of.ctas = ctas;
   hopper::TileDistribution& distribution = of.tiles;
