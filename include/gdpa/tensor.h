@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "gdpa/export.h"
 
@@ -64,6 +65,11 @@ struct BasicTensorView {
       stride *= view.sizes[i];
     }
     return view;
+  }
+
+  /// Returns the same memory as an input.
+  operator BasicTensorView<const void*>() const requires(!std::is_const_v<std::remove_pointer_t<Pointer>>) {
+    return {data, dtype, device, rank, sizes, strides};
   }
 };
 

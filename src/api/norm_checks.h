@@ -1,7 +1,7 @@
 // The checks of a norm, and the conversion of its arguments to the arguments of the CUDA backend.
 #pragma once
 
-#include "api/wanted.h"
+#include "api/view.h"
 #include "gdpa/norm.h"
 
 namespace gdpa::api {
@@ -13,9 +13,6 @@ void check_norm_backward(const Norm& norm, const TensorView& grad_y, const Tenso
                          const NormGradients& gradients);
 
 /// The columns of a row, of all heads.
-template <class Pointer>
-int64_t columns_of(const BasicTensorView<Pointer>& rows) {
-  return rows.sizes[1] * (rows.rank == 3 ? rows.sizes[2] : 1);
-}
+inline int64_t columns_of(const TensorView& rows) { return rows.sizes[1] * (rows.rank == 3 ? rows.sizes[2] : 1); }
 
 }  // namespace gdpa::api

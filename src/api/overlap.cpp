@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "api/message.h"
+
 namespace gdpa::api {
 namespace {
 
@@ -88,6 +90,16 @@ bool overlap(const Bytes& one, const Bytes& other) {
   const bool may_overlap =
       one.begin < one.end && other.begin < other.end && one.begin < other.end && other.begin < one.end;
   return may_overlap && Search(one, other).finds(other.first - one.first);
+}
+
+void ArgumentMemory::add_result(std::string_view who, const TensorView& view, std::string_view as) {
+  const Bytes written = Bytes::of(view);
+  for (const Argument& argument : arguments_) {
+    if (!overlap(written, argument.bytes)) continue;
+    refuse(who, "memory of its own", fmt::format("elements that {} has too", argument.who),
+           "write into another tensor");
+  }
+  arguments_.push_back({as, written});
 }
 
 }  // namespace gdpa::api

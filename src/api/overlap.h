@@ -6,8 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
-#include "gdpa/tensor.h"
+#include "api/view.h"
 
 namespace gdpa::api {
 
@@ -23,19 +24,14 @@ struct Bytes {
   std::array<int64_t, max_rank> sizes = {};
   std::array<int64_t, max_rank> strides = {};
 
-  template <class Pointer>
-  static Bytes of(const BasicTensorView<Pointer>& view) {
+  static Bytes of(const TensorView& view) {
     Bytes bytes;
     bytes.first = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
     bytes.begin = bytes.end = bytes.first;
     const int64_t element = size_in_bytes(view.dtype);
-    bool has_elements = true;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
-      has_elements = has_elements && view.sizes[i] > 0;
-      bytes.add(view.sizes[i], view.strides[i] * element);
-    }
+    for (int i = 0; i < view.rank; ++i) bytes.add(size(view, i), stride(view, i) * element);
     bytes.add(element, 1);
-    bytes.end = has_elements ? bytes.end + 1 : bytes.begin;
+    bytes.end = has_elements(view) ? bytes.end + 1 : bytes.begin;
     return bytes;
   }
 
@@ -48,14 +44,27 @@ struct Bytes {
   }
 };
 
-/// An argument of a call.
-struct NamedBytes {
-  std::string_view who;
-  Bytes bytes;
-};
-
 /// Returns whether a byte belongs to both views. The search for such a byte is bounded. For unusual strides it can
 /// reach the bound, and the result is then true although the views may be disjoint.
 bool overlap(const Bytes& one, const Bytes& other);
+
+/// The memory of the arguments of a call. A result must have memory of its own, because kernels read inputs after they
+/// have written the first results.
+class ArgumentMemory {
+ public:
+  void add(std::string_view who, const TensorView& view) { arguments_.push_back({who, Bytes::of(view)}); }
+
+  /// Adds a result. Throws Error (value) if an argument that was added before has an element of it. Messages about
+  /// later results call it `as`.
+  void add_result(std::string_view who, const TensorView& view, std::string_view as);
+  void add_result(std::string_view who, const TensorView& view) { add_result(who, view, who); }
+
+ private:
+  struct Argument {
+    std::string_view who;
+    Bytes bytes;
+  };
+  std::vector<Argument> arguments_;
+};
 
 }  // namespace gdpa::api

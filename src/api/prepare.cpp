@@ -18,8 +18,7 @@ namespace {
 std::vector<gpu::MaskPreparation::Call> calls_of(const Attention& attention, const PrepareOptions& options,
                                                  bool needs_data) {
   if (!attention.mask_expression) {
-    api::refuse(ErrorKind::value, "prepare_mask", "a mask expression", "none",
-                "set mask_expression; a window needs no preparation");
+    api::refuse("prepare_mask", "a mask expression", "none", "set mask_expression; a window needs no preparation");
   }
   Attention unprepared = attention;
   unprepared.prepared_mask = std::nullopt;
@@ -62,14 +61,13 @@ PreparedMask prepare_mask(const Attention& attention, void* data, int64_t bytes,
   const gpu::MaskPreparation preparation = preparation_of(attention, calls);
   const plan::PreparedTiles& tiles = preparation.tiles();
   if (data == nullptr || bytes < tiles.bytes) {
-    api::refuse(ErrorKind::value, "prepare_mask", fmt::format("{} bytes of device memory", tiles.bytes),
+    api::refuse("prepare_mask", fmt::format("{} bytes of device memory", tiles.bytes),
                 data == nullptr ? "a null pointer" : fmt::format("{}", bytes),
                 "ask prepared_mask_bytes() with the same arguments");
   }
   if (reinterpret_cast<std::uintptr_t>(data) % Workspace::alignment != 0) {
-    api::refuse(ErrorKind::value, "prepare_mask",
-                fmt::format("an address that is a multiple of {} bytes", Workspace::alignment), "another one",
-                "pass the address that the device's allocator returned");
+    api::refuse("prepare_mask", fmt::format("an address that is a multiple of {} bytes", Workspace::alignment),
+                "another one", "pass the address that the device's allocator returned");
   }
   preparation.run(data, attention.stream);
   return {data, tiles.bytes, tiles.text()};

@@ -89,6 +89,7 @@ class Steps {
       return std::ranges::all_of(operands, [&](std::uint16_t operand) { return holds(degrees_[operand]); });
     };
     if (are_all([](StepDegree degree) { return degree == StepDegree::of_head; })) return StepDegree::of_head;
+    const auto is_one = [](StepDegree degree) { return degree == StepDegree::one; };
     const auto is_power_0 = [](StepDegree degree) { return degree <= StepDegree::zero; };
     if (are_all(is_power_0)) return StepDegree::zero;
     switch (step.operation) {
@@ -96,8 +97,7 @@ class Steps {
         return degrees_[step.a];
       case Operation::add:
       case Operation::subtract:
-        return are_all([](StepDegree degree) { return degree == StepDegree::one; }) ? StepDegree::one
-                                                                                    : StepDegree::other;
+        return are_all(is_one) ? StepDegree::one : StepDegree::other;
       case Operation::multiply:
         return is_power_0(degrees_[step.a])   ? degrees_[step.b]
                : is_power_0(degrees_[step.b]) ? degrees_[step.a]

@@ -33,12 +33,12 @@ int64_t backward_threads(const Norm& norm, bool aligned) {
   return norm.gate ? 384 : 512;
 }
 
-constexpr int64_t copy_bytes = 16;
+constexpr int64_t norm_copy_bytes = 16;
 
 template <class Pointer>
 bool is_aligned(const BasicTensorView<Pointer>& rows) {
-  const auto is_multiple = [&](int64_t stride) { return stride * size_in_bytes(rows.dtype) % copy_bytes == 0; };
-  return reinterpret_cast<std::uintptr_t>(rows.data) % copy_bytes == 0 && is_multiple(rows.strides[0]) &&
+  const auto is_multiple = [&](int64_t stride) { return stride * size_in_bytes(rows.dtype) % norm_copy_bytes == 0; };
+  return reinterpret_cast<std::uintptr_t>(rows.data) % norm_copy_bytes == 0 && is_multiple(rows.strides[0]) &&
          (rows.rank == 2 || is_multiple(rows.strides[1]));
 }
 template <class... Views>
