@@ -5,6 +5,7 @@
 
 #include "api/check_parts.h"
 #include "api/message.h"
+#include "definition/tensor_types.h"
 #include "expression/function.h"
 
 namespace gdpa::api {
@@ -118,7 +119,7 @@ std::shared_ptr<const activation::Function> multiply_by_row_scale(const activati
   numbers.strides[0] = params.out_scale.row_stride;
   const int64_t extent = problem.rows_q * std::max<int64_t>(1, std::abs(numbers.strides[0]));
   const bool is_wide = extent > std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
-  problem.tensor_types |= (static_cast<unsigned>(numbers.type) | (is_wide ? 8U : 0U)) << (4 * tensor);
+  problem.tensor_types |= tensor_type_bits(tensor, numbers.type, is_wide);
   problem.out_scale = OutScale::Kind::number;
   params.out_scale = {};
   return function.times_row_scale();

@@ -8,6 +8,7 @@
 
 #include "api/check_parts.h"
 #include "api/message.h"
+#include "definition/tensor_types.h"
 
 namespace gdpa::api {
 namespace {
@@ -146,8 +147,7 @@ CheckedTensors check_tensors(const Wording& words, const activation::Function& f
     if ((given >> tensor & 1U) != 0) refuse(who, "one tensor", "two", "give it once");
     given |= 1U << tensor;
     bound.tensors[tensor] = bound_tensor_of(view);
-    const unsigned type = static_cast<unsigned>(bound.tensors[tensor].type) | (needs_wide_offsets(view) ? 8U : 0U);
-    bound.types |= type << (4 * tensor);
+    bound.types |= tensor_type_bits(tensor, bound.tensors[tensor].type, needs_wide_offsets(view));
   }
   if (parameters.size() != names.size()) {
     refuse(words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),

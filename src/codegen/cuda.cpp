@@ -10,153 +10,16 @@
 #include <string>
 #include <utility>
 
-#include "codegen/cuda_inputs.h"
 #include "codegen/fast.h"
+#include "codegen/inputs_printer.h"
+#include "codegen/program_printer.h"
 #include "expression/function.h"
 #include "expression/rewrite/degree.h"
 #include "expression/rewrite/prove.h"
 #include "expression/rewrite/query_factor.h"
 #include "expression/rewrite/rounded_query.h"
-#include "expression/tree.h"
 
 namespace gdpa::activation {
-
-namespace {
-
-bool is_condition(Operation operation) {
-  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
-}
-
-class Printer {
- public:
-  /// The input after `inputs` is the scale, which follows the numbers of `tensors` tensors. The next one is dP.
-  Printer(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy, std::size_t tensors = 0)
-      : program_(program),
-        inputs_(inputs),
-        tensors_(tensors),
-        level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
-
-  std::string statements() const {
-    std::string text;
-    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      const Step& step = program_.steps[i];
-      if (is_inline(step)) continue;
-      text +=
-          fmt::format("    const {} v{} = {};\n", is_condition(step.operation) ? "bool" : "float", i, expression(step));
-    }
-    return text;
-  }
-
-  std::string result(std::size_t index) const { return operand(program_.results[index]); }
-
- private:
-  static bool is_inline(const Step& step) { return operand_count(step.operation) == 0; }
-
-  std::string operand(std::uint16_t index) const {
-    const Step& step = program_.steps[index];
-    if (step.operation == Operation::constant) return literal(step.number);
-    if (step.operation == Operation::score) return "x";
-    if (step.operation == Operation::input) {
-      const auto input = static_cast<std::size_t>(step.number);
-      if (input == inputs_.size()) return fmt::format("parameters[{}]", tensors_);
-      if (input > inputs_.size()) return "dp";
-      const bool is_number = inputs_[input].kind == Input::Kind::number;
-      return is_number ? fmt::format("parameters[{}]", inputs_[input].tensor) : fmt::format("in.v{}", input);
-    }
-    return fmt::format("v{}", index);
-  }
-
-  std::string infix(const Step& step, const char* sign) const {
-    return fmt::format("{} {} {}", operand(step.a), sign, operand(step.b));
-  }
-
-  std::string call(const Step& step, std::string_view name) const {
-    std::string text = fmt::format("{}({}", name, operand(step.a));
-    if (operand_count(step.operation) > 1) text += ", " + operand(step.b);
-    return text + ")";
-  }
-
-  std::string elementary(const Step& step, std::string_view name) const {
-    return call(step, fmt::format("{}{}", level_, name));
-  }
-
-  bool is_one(std::uint16_t index) const {
-    const Step& step = program_.steps[index];
-    return step.operation == Operation::constant && step.number == 1;
-  }
-
-  std::string expression(const Step& step) const {
-    switch (step.operation) {
-      case Operation::constant:
-      case Operation::score:
-      case Operation::input:
-        break;
-      case Operation::add:
-        return infix(step, "+");
-      case Operation::subtract:
-        return infix(step, "-");
-      case Operation::multiply:
-        return infix(step, "*");
-      case Operation::divide:
-        return is_one(step.a) ? fmt::format("{}reciprocal({})", level_, operand(step.b)) : elementary(step, "divide");
-      case Operation::floor_divide:
-        return fmt::format("floorf(gdpa::exact::divide({}, {}))", operand(step.a), operand(step.b));
-      case Operation::power:
-        return elementary(step, "power");
-      case Operation::negate:
-        return fmt::format("-{}", operand(step.a));
-      case Operation::absolute:
-        return call(step, "fabsf");
-      case Operation::sign:
-        return call(step, "gdpa::sign");
-      case Operation::floor:
-        return call(step, "floorf");
-      case Operation::sqrt:
-      case Operation::rsqrt:
-      case Operation::exp:
-      case Operation::exp2:
-      case Operation::expm1:
-      case Operation::log:
-      case Operation::log2:
-      case Operation::log1p:
-      case Operation::tanh:
-      case Operation::sigmoid:
-      case Operation::erf:
-      case Operation::softplus:
-      case Operation::sin:
-      case Operation::cos:
-        return elementary(step, elementary_name(step.operation));
-      case Operation::minimum:
-        return call(step, "gdpa::minimum");
-      case Operation::maximum:
-        return call(step, "gdpa::maximum");
-      case Operation::less:
-        return infix(step, "<");
-      case Operation::less_equal:
-        return infix(step, "<=");
-      case Operation::equal:
-        return infix(step, "==");
-      case Operation::select:
-        return fmt::format("{} ? {} : {}", operand(step.a), operand(step.b), operand(step.c));
-    }
-    return "";
-  }
-
-  const Program& program_;
-  const std::vector<Input>& inputs_;
-  std::size_t tensors_;
-  std::string level_;
-};
-
-}  // namespace
-
-std::string printed_statements(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy) {
-  return Printer(program, inputs, accuracy).statements();
-}
-
-std::string printed_result(const Program& program, const std::vector<Input>& inputs, std::size_t result) {
-  return Printer(program, inputs, Accuracy::exact).result(result);
-}
 
 namespace {
 
@@ -247,7 +110,7 @@ const Function& of_one_number(const Function& function) {
 /// Returns the member shift() of a struct, which computes e of f(s) = g(s + e); nothing for another function.
 std::string shift_of(const Function& function, Accuracy accuracy) {
   if (function.of_sum() == nullptr) return "";
-  const Printer shift(function.shift(), function.inputs(), accuracy);
+  const RealPrinter shift(function.shift(), function.inputs(), accuracy);
   return fmt::format(
       "  __device__ __forceinline__ float shift(const Inputs& in) const {{\n"
       "{}"
@@ -309,7 +172,7 @@ std::string members_of_query(std::string_view name, const Function& function, bo
     return fmt::format("{}  static __device__ {} {{ return {}; }}\n\n", is_multiplied, member,
                        multiplies_query ? "scale * score_factor" : "1.0f");
   }
-  const Printer printed(factor->factor, function.inputs(), Accuracy::fast, function.parameters().size());
+  const RealPrinter printed(factor->factor, function.inputs(), Accuracy::fast, function.parameters().size());
   return fmt::format(
       "{}"
       "  static __device__ __forceinline__ {} {{\n"
@@ -334,7 +197,7 @@ std::string value_factor_of_head(std::string_view name, const Function& function
   }
   std::string statements, product = number;
   if (!value.head_factor.steps.empty()) {
-    const Printer factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
+    const RealPrinter factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
     statements = factor.statements();
     product = fmt::format("{} * {}", number, factor.result(0));
   }
@@ -374,7 +237,7 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
     if (factor) finite.program = factor->function;
     multiplies_query = factor.has_value();
   }
-  const Printer value(finite.program, function.inputs(), accuracy, all.parameters().size());
+  const RealPrinter value(finite.program, function.inputs(), accuracy, all.parameters().size());
   const std::string shift = add_shift(all, finite.score_factor);
   std::string guarded = fmt::format("    return value_of_finite({}, in);\n", x);
   if (!shift.empty() && bounds_scores) {
@@ -406,7 +269,7 @@ std::string factor_of_head(std::string_view member, const Function& all, double 
                            double power_of_scale) {
   std::string statements, product = literal(number);
   if (program != nullptr && !program->steps.empty()) {
-    const Printer factor(*program, all.inputs(), Accuracy::fast, all.parameters().size());
+    const RealPrinter factor(*program, all.inputs(), Accuracy::fast, all.parameters().size());
     statements = factor.statements();
     product = number == 1 ? factor.result(0) : fmt::format("{} * {}", product, factor.result(0));
   }
@@ -442,7 +305,7 @@ std::string members_of_backward(std::string_view name, const Function& all, cons
 Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program,
                        ForwardForm form) {
   const std::optional<double> degree = form.scales_scores ? std::nullopt : degree_of(all.value());
-  const Printer both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
+  const RealPrinter both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
   return {fmt::format(
       "struct {} {{\n"
       "{}{}"
@@ -539,12 +402,12 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
     const ValueFactor kind = head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
     all = rewrite_fast(function.value(), all.program, ValueFactor::is_one, kind, head).value_and_derivative;
   }
-  const Printer results(all.program, function.inputs(), accuracy, function.parameters().size());
+  const RealPrinter results(all.program, function.inputs(), accuracy, function.parameters().size());
   std::string terms, factors;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     terms += fmt::format("    terms[{}] = {};\n", k, results.result(2 + k));
     if (all.other_factors.empty() || all.other_factors[1 + k].steps.empty()) continue;
-    const Printer factor(all.other_factors[1 + k], function.inputs(), Accuracy::fast, function.parameters().size());
+    const RealPrinter factor(all.other_factors[1 + k], function.inputs(), Accuracy::fast, function.parameters().size());
     factors += fmt::format("    {{\n{}      totals[{}] *= {};\n    }}\n", factor.statements(), k, factor.result(0));
   }
   return fmt::format(

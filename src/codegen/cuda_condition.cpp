@@ -9,16 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda_inputs.h"
-#include "codegen/index_printer.h"
+#include "codegen/inputs_printer.h"
+#include "codegen/program_printer.h"
+#include "definition/tensor_types.h"
 #include "expression/tree.h"
 
 namespace gdpa::activation {
 namespace {
-
-bool is_comparison(Operation operation) {
-  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
-}
 
 /// The type of a step in C++, as common/index.cuh and the language determine it.
 enum class Type { int32, int64, float32 };
@@ -41,7 +38,7 @@ class WordsPrinter {
         program_(mask.value()),
         types_(tensor_types),
         column_(column),
-        printer_(mask, program_, "c"),
+        printer_(program_, inputs_, "c"),
         has_word_(program_.steps.size()) {
     for (const Step& step : program_.steps) {
       varies_.push_back(step_varies(step));
@@ -59,8 +56,7 @@ class WordsPrinter {
   }
 
   /// The statements of the function. Its arguments are the first row, `columns`, and the words `valid`, which are 0.
-  std::string text(const ConditionInputs::Section& of_row, const ConditionInputs::Section& of_column,
-                   const std::string& of_both) const {
+  std::string text(const Section& of_row, const Section& of_column, const std::string& of_both) const {
     const std::string row = of_row.statements + row_statements() + words_;
     return is_solved() ? solved_text(row) : loop_text(row, of_row, of_column, of_both);
   }
@@ -89,21 +85,14 @@ class WordsPrinter {
       return std::any_of(input.indices.begin(), input.indices.end(),
                          [&](const Program& index) { return reads_index(index, inputs_, column_); });
     }
-    const int operands = operand_count(step.operation);
-    return (operands > 0 && varies_[step.a]) || (operands > 1 && varies_[step.b]) || (operands > 2 && varies_[step.c]);
+    return std::ranges::any_of(operands_of(step), [&](std::uint16_t operand) { return varies_[operand]; });
   }
 
   Type type_of_input(const Input& input) const {
     if (input.kind == Input::Kind::index) return Type::int32;
     if (input.kind == Input::Kind::number) return Type::float32;
-    switch (static_cast<NumberType>(types_ >> (4 * input.tensor) & 7U)) {
-      case NumberType::int32:
-        return Type::int32;
-      case NumberType::int64:
-        return Type::int64;
-      default:
-        return Type::float32;
-    }
+    if (!is_of_integers(types_, input.tensor)) return Type::float32;
+    return number_type(types_, input.tensor) == NumberType::int32 ? Type::int32 : Type::int64;
   }
 
   Type type_of(const Step& step) const {
@@ -345,41 +334,26 @@ class WordsPrinter {
         name_of_row(), row, word(program_.results[0]));
   }
 
-  /// The variables of a row that the loop reads.
-  struct Carried {
-    std::string members, names, copies;
-
-    void add(std::string_view type, const std::string& name) {
-      members += fmt::format("      {} {};\n", type, name);
-      names += fmt::format(", {}", name);
-      copies += fmt::format("        const auto {0} = rows[half].{0};\n", name);
-    }
-  };
-
   std::string_view type_name(std::uint16_t index) const {
     if (is_comparison(at(index).operation)) return "bool";
     return step_types_[index] == Type::int32 ? "int" : step_types_[index] == Type::int64 ? "long long" : "float";
   }
 
   /// A loop over the columns, in which both rows read the inputs of a column. Everything else is computed before it.
-  std::string loop_text(const std::string& row, const ConditionInputs::Section& of_row,
-                        const ConditionInputs::Section& of_column, const std::string& of_both) const {
+  std::string loop_text(const std::string& row, const Section& of_row, const Section& of_column,
+                        const std::string& of_both) const {
     std::vector<bool> is_read(program_.steps.size());
     is_read[program_.results[0]] = true;
-    Carried carried;
+    Section carried = of_row;  // the variables of a row that the loop reads
     for (std::size_t i = program_.steps.size(); i-- > 0;) {
       const auto index = static_cast<std::uint16_t>(i);
-      const Step& step = at(index);
-      const int operands = operand_count(step.operation);
-      if (!is_read[i] || operands == 0) continue;
+      if (!is_read[i] || operand_count(at(index).operation) == 0) continue;
       if (!varies_[i]) {
         carried.add(type_name(index), fmt::format("c{}", i));
       } else if (has_word_[i]) {
         carried.add("unsigned", fmt::format("w{}", i));
       } else {
-        is_read[step.a] = true;
-        if (operands > 1) is_read[step.b] = true;
-        if (operands > 2) is_read[step.c] = true;
+        for (const std::uint16_t operand : operands_of(at(index))) is_read[operand] = true;
       }
     }
     std::string steps;
@@ -391,25 +365,25 @@ class WordsPrinter {
     return fmt::format(
         "    struct Row {{\n"
         "      int {0};\n"
-        "{1}{2}"
+        "{1}"
         "    }};\n"
         "    const auto of_row = [&](int {0}) {{\n"
-        "{3}"
-        "      return Row{{{0}{4}{5}{6}}};\n"
+        "{2}"
+        "      return Row{{{0}{3}{4}}};\n"
         "    }};\n"
         "    const Row rows[2] = {{of_row(first_row), of_row(first_row + 8)}};\n"
-        "    columns.template visit<groups, groups < 16 ? {14} : {15}>([&]([[maybe_unused]] int {7}, unsigned bit) {{\n"
-        "{8}"
+        "    columns.template visit<groups, groups < 16 ? {11} : {12}>([&]([[maybe_unused]] int {5}, unsigned bit) {{\n"
+        "{6}"
         "#pragma unroll\n"
         "      for (int half = 0; half < 2; ++half) {{\n"
         "        [[maybe_unused]] const int {0} = rows[half].{0};\n"
-        "{9}{10}{11}{12}"
-        "        valid[half] |= {13} != 0 ? bit : 0;\n"
+        "{7}{8}{9}"
+        "        valid[half] |= {10} != 0 ? bit : 0;\n"
         "      }}\n"
         "    }});\n",
-        name_of_row(), of_row.members, carried.members, row, of_row.names.empty() ? "" : ", ", of_row.names,
-        carried.names, name_of_column(), of_column.statements, fmt::format(fmt::runtime(of_row.copies), "rows[half]"),
-        carried.copies, of_both, steps, printer_.result(), columns_at_once(2), columns_at_once(4));
+        name_of_row(), carried.members(), row, carried.names().empty() ? "" : ", ", carried.names(), name_of_column(),
+        of_column.statements, carried.copies("rows[half]"), of_both, steps, printer_.result(), columns_at_once(2),
+        columns_at_once(4));
   }
 
   /// The columns whose elements fit in 2 or 4 registers: 1, 2 or 4. The consumers of Hopper's backward, whose
@@ -455,10 +429,11 @@ class WordsPrinter {
 }  // namespace
 
 std::string condition_source(const Function& mask, unsigned tensor_types) {
-  const ConditionInputs inputs = condition_inputs(mask, tensor_types);
-  const IndexPrinter condition(mask, mask.value(), "c");
-  const auto function = [&](Index column, std::string_view name, const ConditionInputs::Section& of_row,
-                            const ConditionInputs::Section& of_column) {
+  const InputsPrinter printer(mask, tensor_types, {.expression = Expression::mask});
+  const InputsText& inputs = printer.text();
+  const std::string of_both = inputs.of_difference.statements + inputs.of_both;
+  const IndexPrinter condition(mask.value(), mask.inputs(), "c");
+  const auto function = [&](Index column, std::string_view name, const Section& of_row, const Section& of_column) {
     const WordsPrinter words(mask, tensor_types, column);
     return fmt::format(
         "\n  static constexpr bool {0}_are_range = {1};\n"
@@ -467,7 +442,7 @@ std::string condition_source(const Function& mask, unsigned tensor_types) {
         "columns, Valid (&valid)[2]) const {{\n"
         "{2}"
         "  }}\n",
-        name, words.is_range(), words.text(of_row, of_column, inputs.of_both));
+        name, words.is_range(), words.text(of_row, of_column, of_both));
   };
   return fmt::format(
       "// {}\n"
@@ -486,9 +461,8 @@ std::string condition_source(const Function& mask, unsigned tensor_types) {
       "  }}\n"
       "{}{}"
       "}};\n\n",
-      mask.text(), inputs.members, inputs.constructor, inputs.of_query.statements, inputs.of_key.statements,
-      inputs.of_both, condition.statements(), condition.result(),
-      function(Index::key, "keys", inputs.of_query, inputs.of_key),
+      mask.text(), inputs.members, inputs.constructor, inputs.of_query.statements, inputs.of_key.statements, of_both,
+      condition.statements(), condition.result(), function(Index::key, "keys", inputs.of_query, inputs.of_key),
       function(Index::query, "queries", inputs.of_key, inputs.of_query));
 }
 

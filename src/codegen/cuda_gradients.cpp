@@ -38,20 +38,20 @@ struct GradientsText {
   std::size_t diagonals = 0;
 };
 
-/// Prints the sums of the inputs `differentiated`, whose derivatives are the results of `program`.
+/// Prints the sums of the inputs `differentiated`, whose derivatives are the results of `derivatives`.
 class GradientsPrinter {
  public:
-  GradientsPrinter(const Function& function, const InputsPrinter& printer, const Program& program, unsigned wanted,
-                   const GradientsForm& form)
+  GradientsPrinter(const Function& function, const InputsPrinter& printer, const RealPrinter& derivatives,
+                   unsigned wanted, const GradientsForm& form)
       : inputs_(function.inputs()),
         printer_(printer),
-        program_(program),
+        derivatives_(derivatives),
         form_(form),
         with_sums_(read_with_sums(function, wanted)) {}
 
   /// Prints the sums of input n, whose derivative is the result with this index.
   void add(std::size_t n, std::size_t result) {
-    const std::string term = fmt::format("dp * {}", printed_result(program_, inputs_, result));
+    const std::string term = fmt::format("dp * {}", derivatives_.result(result));
     const Input& input = inputs_[n];
     const bool is_number = input.kind == Input::Kind::number;
     const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
@@ -66,7 +66,7 @@ class GradientsPrinter {
     if (n == with_sums_ && form_.sum_threads > 0) return add_thread_sums(n, term);
     text_.of_score +=
         fmt::format("      if (pass == 0) gdpa::add_terms_by_element<Sum, {}>(sums{}, {}, {}, {}, is_valid[c], {});\n",
-                    printer_.element_type(n), n, printer_.grad_element(n), printer_.element_number(n), term,
+                    printer_.offset_type(n), n, printer_.grad_element(n), printer_.element_number(n), term,
                     n == with_sums_ ? "histogram" : "nullptr");
   }
 
@@ -91,7 +91,7 @@ class GradientsPrinter {
   }
 
   void add_spread(std::size_t n, const std::string& term) {
-    text_.before += fmt::format("    float t{0}[2];\n    {1} e{0}[2];\n", n, printer_.element_type(n));
+    text_.before += fmt::format("    float t{0}[2];\n    {1} e{0}[2];\n", n, printer_.offset_type(n));
     text_.of_score += fmt::format("      t{0}[c] = {1};\n      e{0}[c] = {2};\n", n, term, printer_.grad_element(n));
     const std::vector<Program>& indices = inputs_[n].indices;
     if (std::none_of(indices.begin(), indices.end(),
@@ -122,7 +122,7 @@ class GradientsPrinter {
 
   const std::vector<Input>& inputs_;
   const InputsPrinter& printer_;
-  const Program& program_;
+  const RealPrinter& derivatives_;
   const GradientsForm& form_;
   std::optional<std::size_t> with_sums_;
   GradientsText text_;
@@ -140,9 +140,10 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
   }
   const Program exact = function.input_derivatives(differentiated);
   const Program program = form.accuracy == Accuracy::fast ? rewrite_fast(function.value(), exact) : exact;
-  const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
+  const RealPrinter derivatives(program, inputs, form.accuracy);
+  const InputsPrinter printer(function, tensor_types, {.wanted = wanted});
   const InputsText& text = printer.text();
-  GradientsPrinter sums(function, printer, program, wanted, form);
+  GradientsPrinter sums(function, printer, derivatives, wanted, form);
   for (std::size_t k = 0; k < differentiated.size(); ++k) sums.add(differentiated[k], k);
   const GradientsText& of = sums.text();
   std::string constructor = text.constructor + of.constructor;
@@ -219,8 +220,8 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       inputs_header(function), function.text(), text.struct_members, form.sum, function.parameters().size(),
       std::max<std::size_t>(of.totals, 1), members, constructor, of.diagonals, with_sums ? form.sum_threads : 0,
       of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.has_pairs, of.before, text.at(),
-      text.values, printed_statements(program, inputs, form.accuracy), of.of_score, of.after,
-      of.add_diagonal.empty() ? "" : text.at(), of.add_diagonal, of.end);
+      text.values, derivatives.statements(), of.of_score, of.after, of.add_diagonal.empty() ? "" : text.at(),
+      of.add_diagonal, of.end);
 }
 
 namespace {
@@ -311,7 +312,7 @@ unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool 
 std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
                                    std::string_view sum, bool own_elements) {
   const std::vector<Input>& inputs = function.inputs();
-  const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
+  const InputsPrinter printer(function, tensor_types, {.wanted = wanted});
   const InputsText& text = printer.text();
   const std::vector<Lookup> lookups = lookups_with_ranges(function, tensor_types);
   std::string members, constructor, totals, diagonals, spread;
@@ -368,9 +369,9 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
             "  __device__ __forceinline__ bool has_queries(int query, int count) const {{ return true{8}; }}\n"
             "  __device__ __forceinline__ {2} query_stride() const {{ return {9}; }}\n"
             "  __device__ __forceinline__ bool has_own_elements() const {{ return {11}; }}\n",
-            n, factor, printer.element_type(n), text.of_query.statements, printer.grad_element_of(n, Dependence::query),
-            text.of_key.statements, printer.grad_element_of(n, Dependence::key), has_keys, has_queries, of_query,
-            of_key, own);
+            n, factor, printer.offset_type(n), text.of_query.statements, printer.grad_element(n, Dependence::query),
+            text.of_key.statements, printer.grad_element(n, Dependence::key), has_keys, has_queries, of_query, of_key,
+            own);
         break;
       }
     }

@@ -3,78 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "codegen/inputs_printer.h"
-#include "definition/bound_tensor.h"
-#include "expression/lookup.h"
 
 namespace gdpa::activation {
 
-std::string_view reader_of(NumberType type) {
-  switch (type) {
-    case NumberType::float32:
-    case NumberType::float64:  // not on a GPU
-      return "gdpa::ReadFloat32";
-    case NumberType::bfloat16:
-      return "gdpa::ReadBFloat16";
-    case NumberType::float16:
-      return "gdpa::ReadFloat16";
-    case NumberType::int32:
-      return "gdpa::ReadInt32";
-    case NumberType::int64:
-      return "gdpa::ReadInt64";
-  }
-  return "";
-}
-
-std::string_view offset_type(unsigned tensor_types, std::size_t tensor) {
-  return (tensor_types >> (4 * tensor) & 8U) != 0 ? "int64_t" : "int";
-}
-
-std::string index_literal(double number) {
-  if (number != std::floor(number) || std::fabs(number) >= 0x1p62) return literal(number);
-  const auto whole = static_cast<long long>(number);
-  const bool is_int = std::fabs(number) < 0x1p31;
-  return fmt::format("({}{})", whole, is_int ? "" : "ll");
-}
-
-std::string literal(double number) {
-  const auto rounded = static_cast<float>(number);
-  if (std::isinf(rounded)) return rounded > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
-  const std::string digits = fmt::format("{}", rounded);
-  const bool is_whole = digits.find_first_of(".e") == std::string::npos;
-  return digits + (is_whole ? ".0f" : "f");
-}
-
-bool has_inputs_at(const Function& function) {
-  return std::any_of(function.inputs().begin(), function.inputs().end(), is_at_position);
-}
+bool has_inputs_at(const Function& function) { return !function.facts().reads_only_numbers; }
 
 std::string inputs_header(const Function& function) {
   return fmt::format("#include \"common/no_bias.cuh\"\n{}",
                      function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
-}
-
-std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types) {
-  if (function.functions() > 1) return std::nullopt;  // the other functions of a list have no use for the copy
-  const std::vector<Input>& inputs = function.inputs();
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
-    if (inputs[n].kind != Input::Kind::read) continue;
-    const auto type = static_cast<NumberType>(tensor_types >> (4 * inputs[n].tensor) & 7U);
-    if (type == NumberType::int32 || type == NumberType::int64) continue;
-    const auto count = [&](auto is_counted) { return std::ranges::count_if(inputs[n].indices, is_counted); };
-    const auto has_one_axis_of = [&](Index position) {
-      return count([&](const Program& index) { return bare_index(index, inputs) == position; }) == 1;
-    };
-    const bool has_others =
-        count([&](const Program& index) { return dependence_of(index, inputs) != Dependence::none; }) > 2;
-    if (has_one_axis_of(Index::query) && has_one_axis_of(Index::key) && !has_others) return n;
-  }
-  return std::nullopt;
 }
 
 namespace {
@@ -103,12 +43,12 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
 std::string lookups_source(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups,
                            const std::string& copies) {
   const std::vector<Input>& inputs = function.inputs();
-  const InputsPrinter printer(function, tensor_types, lookups);
+  const InputsPrinter printer(function, tensor_types, {.lookups = lookups});
   std::string sizes, elements, entries, indices;
   for (std::size_t number = 0; number < lookups.size(); ++number) {
     const auto [n, axis] = lookups[number];
     const Program& program = inputs[n].indices[axis];
-    IndexPrinter index(function, program, "x");
+    IndexPrinter index(program, inputs, "x");
     const LookupEntry entry = lookup_entry(program, index);
     const std::string condition = fmt::format("    if (lookup == {}) {{\n", number);
     sizes +=
@@ -121,11 +61,9 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
     const std::optional<std::uint16_t> difference = difference_step(program, inputs);
     if (!difference) continue;
     index.name(*difference, "apart");
-    const std::string of_score = index.operand(entry.step);
-    entries += condition + index.statements_of(entry.step) +
-               fmt::format("      return {};\n    }}\n",
-                           entry.count > 0 ? fmt::format("gdpa::index::to_int({})", of_score)
-                                           : fmt::format("gdpa::index::nearest({}, last{}_{})", of_score, n, axis));
+    entries +=
+        condition + index.statements_of(entry.step) +
+        fmt::format("      return {};\n    }}\n", entry_source(lookups[number], entry, index.operand(entry.step)));
   }
   const std::optional<LookupDifference> difference = lookup_difference(function, lookups, tensor_types);
   const LookupDifference form = difference.value_or(LookupDifference{});
@@ -165,13 +103,12 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
-  const InputsPrinter printer(function, tensor_types, 0, Expression::function);
+  const InputsPrinter printer(function, tensor_types);
   const InputsText& text = printer.text();
   const std::optional<std::size_t> tile = tile_read(function, tensor_types);
   const std::vector<Lookup> lookups = lookups_of(function, tensor_types);
-  const std::string copies = fmt::format(fmt::runtime(text.of_query.copies), "of_query") +
-                             fmt::format(fmt::runtime(text.of_key.copies), "of_key") +
-                             fmt::format(fmt::runtime(text.of_difference.copies), "of_difference");
+  const std::string copies =
+      text.of_query.copies("of_query") + text.of_key.copies("of_key") + text.of_difference.copies("of_difference");
   return fmt::format(
       "struct Inputs {{\n{}}};\n\n"
       "struct Bias {{\n"
@@ -210,33 +147,18 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  }}\n"
       "{}{}"
       "}};\n\n",
-      text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members,
+      text.struct_members, text.of_query.members(), text.of_key.members(), text.of_difference.members(),
       function.facts().reads_of_keys > 0, function.facts().reads_of_differences > 0, text.members, text.constructor,
-      text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
-      text.of_difference.statements, text.of_difference.names, copies, text.tile_load, text.of_both, text.values,
+      text.of_query.statements, text.of_query.names(), text.of_key.statements, text.of_key.names(),
+      text.of_difference.statements, text.of_difference.names(), copies, text.tile_load, text.of_both, text.values,
       tile ? tile_source(printer, *tile, copies) : "",
       lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies));
 }
 
-std::string lookup_index_source(const Function& function, const Lookup& lookup) {
-  const Program& program = function.inputs()[lookup.read].indices[lookup.axis];
-  IndexPrinter index(function, program, "x");
-  const LookupEntry entry = lookup_entry(program, index);
-  if (entry.count == 0) return "      return entry;\n";
-  const std::uint16_t result = program.results[0];
-  index.name(entry.step, "entry");
-  const std::string clamped = index.operand(result);
-  return index.statements_of(result) +
-         fmt::format("      return gdpa::index::nearest({}, last{}_{});\n", clamped, lookup.read, lookup.axis);
-}
-
 std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,
                                Expression expression) {
-  const InputsPrinter printer(function, tensor_types, 0, expression, true);
+  const InputsPrinter printer(function, tensor_types, {.expression = expression, .checks = true});
   const InputsText& text = printer.text();
-  const std::vector<Input>& inputs = function.inputs();
-  const bool exist =
-      std::any_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.kind == Input::Kind::read; });
   return fmt::format(
       "// The indices of {}\n"
       "struct {} {{\n"
@@ -252,13 +174,7 @@ std::string index_check_source(std::string_view name, const Function& function, 
       "    return false;\n"
       "  }}\n"
       "}};\n\n",
-      function.text(), name, exist, text.members, name, text.constructor, text.of_both);
-}
-
-ConditionInputs condition_inputs(const Function& mask, unsigned tensor_types) {
-  const InputsPrinter printer(mask, tensor_types, 0, Expression::mask);
-  const InputsText& text = printer.text();
-  return {text.members, text.constructor, text.of_query, text.of_key, text.of_difference.statements + text.of_both};
+      function.text(), name, function.facts().reads > 0, text.members, name, text.constructor, text.of_both);
 }
 
 }  // namespace gdpa::activation

@@ -1,33 +1,37 @@
-// Printers of the inputs of an expression as CUDA C++, from which the structs of cuda_inputs.h and cuda_gradients.h are
-// made. An index is printed with the types of C++: positions are int, a tensor of integers has its own type, and every
-// other number is float. The functions of common/index.cuh keep integers exact.
+// Prints the inputs of an expression as CUDA C++. The structs of cuda_inputs.h, cuda_gradients.h, cuda_condition.h and
+// cuda_bounds.h are made of this text.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "codegen/cuda_inputs.h"
-#include "codegen/index_printer.h"
+#include "codegen/program_printer.h"
 #include "expression/lookup.h"
 
 namespace gdpa::activation {
 
-/// Whether an input is not the same for all scores of a head.
-inline bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
+/// The statements of the inputs that depend on one position, and the variables that other statements read.
+class Section {
+ public:
+  std::string statements;
 
-struct Section : ConditionInputs::Section {
-  void add(std::string_view type, const std::string& name) {
-    members += fmt::format("    {} {};\n", type, name);
-    names += (names.empty() ? "" : ", ") + name;
-    copies += fmt::format("    const auto {0} = {{0}}.{0};\n", name);
-  }
+  /// Adds a variable that the statements declare.
+  void add(std::string_view type, const std::string& name);
+
+  const std::string& members() const { return members_; }  ///< the declarations of the variables in a struct
+  const std::string& names() const { return names_; }      ///< the variables, as initializers of the struct
+
+  /// The statements that declare the variables from a struct with this name.
+  std::string copies(std::string_view from) const;
+
+ private:
+  std::string members_;
+  std::string names_;
+  std::vector<std::string> variables_;
 };
 
 /// The text of a struct that computes the inputs of a position. Everything that is the same for all scores of a head
@@ -49,167 +53,108 @@ struct InputsText {
     return of_query.statements + of_key.statements + of_difference.statements + tile_load + of_both;
   }
 
-  Section* section_of(Dependence on) {
-    switch (on) {
-      case Dependence::query:
-        return &of_query;
-      case Dependence::key:
-        return &of_key;
-      case Dependence::difference:
-        return &of_difference;
-      case Dependence::none:
-      case Dependence::both:
-        break;
-    }
-    return nullptr;
-  }
+  /// The section of the positions that something depends on; null for both.
+  Section* section_of(Dependence on);
   std::string& statements_of(Dependence on) {
     Section* const section = section_of(on);
     return section == nullptr ? of_both : section->statements;
   }
 };
 
+/// What is printed in addition to the inputs themselves.
+struct InputsForm {
+  unsigned wanted = 0;  ///< bit n: the offsets in the gradient of tensor n (grad_element)
+  Expression expression = Expression::function;
+  bool checks = false;  ///< all statements are in of_both, and a statement after each index returns if it is wrong
+  /// The elements of these lookups are staged. The statements of both positions read them from `lookups`, and the
+  /// difference of lookup_difference(), if there is one, is `apart`.
+  std::vector<Lookup> lookups = {};
+};
+
 /// Prints the inputs of an expression.
 class InputsPrinter {
  public:
-  /// `wanted` has bit n if also the offsets in the gradient of tensor n are printed (grad_offset). `checks`: all
-  /// statements are in the section of both positions, and a statement after each index returns if it is wrong.
-  InputsPrinter(const Function& function, unsigned tensor_types, unsigned wanted, Expression expression,
-                bool checks = false);
-  /// The same, where the elements of these lookups are staged. The statements of both positions read them from
-  /// `lookups`, and the difference of `lookup_difference()`, if there is one, is `apart`.
-  InputsPrinter(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups);
+  InputsPrinter(const Function& function, unsigned tensor_types, const InputsForm& form = {});
 
   const InputsText& text() const { return text_; }
 
   /// The element of a read in the sums of the gradient, counted from the first one of the head and batch entry, after
-  /// the statements of `at`.
-  std::string grad_element(std::size_t input) const {
-    std::string element;
-    for (const std::size_t axis : varying_axes(input)) {
-      element += fmt::format("{2}k{0}_{1} * s{0}_{1}", input, axis, element.empty() ? "" : " + ");
-    }
-    return element;
-  }
-
-  /// The part of this element that the axes with an index of one side have, after the statements of the side.
-  std::string grad_element_of(std::size_t input, Dependence side) const {
-    std::string element;
-    for (const std::size_t axis : varying_axes(input)) {
-      if (dependence(function_.inputs()[input].indices[axis]) != side) continue;
-      element += fmt::format("{2}k{0}_{1} * s{0}_{1}", input, axis, element.empty() ? "" : " + ");
-    }
-    return element;
-  }
+  /// the statements of `at`. With a `side`, the part that the axes with an index of this side have.
+  std::string grad_element(std::size_t input, std::optional<Dependence> side = {}) const;
 
   /// The axes whose index varies in a head and batch entry.
-  std::vector<std::size_t> varying_axes(std::size_t input) const {
-    std::vector<std::size_t> axes;
-    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
-      if (varies(function_.inputs()[input].indices[axis])) axes.push_back(axis);
-    }
-    return axes;
-  }
+  std::vector<std::size_t> varying_axes(std::size_t input) const;
 
   /// The only axis whose index is this position.
-  std::size_t axis_of(std::size_t input, Index position) const {
-    const std::vector<Program>& indices = function_.inputs()[input].indices;
-    const auto is_position = [&](const Program& index) { return bare_index(index, function_.inputs()) == position; };
-    return static_cast<std::size_t>(std::ranges::find_if(indices, is_position) - indices.begin());
-  }
+  std::size_t axis_of(std::size_t input, Index position) const;
 
   /// The struct of common/index.cuh that reads the elements.
-  std::string_view reader(std::size_t input) const {
-    return reader_of(static_cast<NumberType>(types_ >> (4 * function_.inputs()[input].tensor) & 7U));
-  }
+  std::string_view reader(std::size_t input) const;
 
-  /// The type of these numbers.
-  std::string_view element_type(std::size_t input) const {
-    return offset_type(types_, function_.inputs()[input].tensor);
-  }
+  /// The type of offsets: they have 64 bits only where the tensor needs them.
+  std::string_view offset_type(std::size_t input) const;
 
   /// Whether `first<input>` is the offset of the first element. With one varying axis, the pointer is the same for all
   /// threads, and the offset includes the first element: the address is one product and one sum.
-  bool has_first(std::size_t input) const { return element_type(input) == "int" && varying_axes(input).size() == 1; }
+  bool has_first(std::size_t input) const { return offset_type(input) == "int" && varying_axes(input).size() == 1; }
 
   /// The number of this element among the elements that a head and batch entry can have, and the number of these.
-  std::string element_number(std::size_t input) const {
-    std::string number;
-    for (const std::size_t axis : varying_axes(input)) {
-      number = number.empty() ? fmt::format("k{}_{}", input, axis)
-                              : fmt::format("({2}) * (last{0}_{1} + 1) + k{0}_{1}", input, axis, number);
-    }
-    return number;
-  }
-  std::string element_count(std::size_t input) const {
-    std::string count = "int64_t{1}";
-    for (const std::size_t axis : varying_axes(input)) count += fmt::format(" * (last{}_{} + 1)", input, axis);
-    return count;
-  }
+  std::string element_number(std::size_t input) const;
+  std::string element_count(std::size_t input) const;
 
   /// Statements that set `offset` to the grad_element of the element number `element`.
-  std::string offset_of_number(std::size_t input) const {
-    std::string text = "    int64_t offset = 0;\n";
-    const std::vector<std::size_t> axes = varying_axes(input);
-    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-      const bool is_last = axis + 1 == axes.rend();
-      text += is_last ? fmt::format("    offset += element * s{}_{};\n", input, *axis)
-                      : fmt::format(
-                            "    offset += element % (last{0}_{1} + 1) * s{0}_{1};\n"
-                            "    element /= last{0}_{1} + 1;\n",
-                            input, *axis);
-    }
-    return text;
-  }
+  std::string offset_of_number(std::size_t input) const;
 
-  bool varies(const Input& read) const { return dependence(read) != Dependence::none; }
-
- private:
   /// The positions in whose section the statements of an input or of an index are.
   template <class Of>
   Dependence dependence(const Of& of) const {
-    return checks_ ? Dependence::both : dependence_of(of, function_.inputs());
+    return form_.checks ? Dependence::both : dependence_of(of, function_.inputs());
   }
-  bool varies(const Program& program) const { return dependence(program) != Dependence::none; }
-
-  /// Whether the function reads the input outside of indices.
-  bool is_operand(std::size_t input) const {
-    const auto reads_it = [input](const Step& step) {
-      return step.operation == Operation::input && static_cast<std::size_t>(step.number) == input;
-    };
-    return function_.functions() > 1 || std::ranges::any_of(function_.value_and_derivative().steps, reads_it);
+  template <class Of>
+  bool varies(const Of& of) const {
+    return dependence(of) != Dependence::none;
   }
 
-  bool is_in_index(std::size_t input) const {
-    for (const Input& read : function_.inputs()) {
-      for (const Program& program : read.indices) {
-        for (const Step& step : program.steps) {
-          if (step.operation == Operation::input && static_cast<std::size_t>(step.number) == input) return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  /// A statement that returns if an index is outside of its axis. An axis of size 1 is broadcast.
+ private:
+  const Input& input(std::size_t n) const { return function_.inputs()[n]; }
+  bool is_mask() const { return form_.expression == Expression::mask; }
+  bool is_operand(std::size_t input) const;
+  bool is_in_index(std::size_t input) const;
   std::string check_of(std::size_t n, std::size_t axis, const std::string& index);
-  /// A position as a number of the function.
+  void print_number(std::size_t n);
   void print_position(std::size_t n);
   void print_read(std::size_t n);
-  void print_inputs();
+  void print_fixed_axis(std::size_t n, std::size_t axis);
+  std::string print_axis(std::size_t n, std::size_t axis);
   void print_lookup(std::size_t n, std::size_t axis, std::size_t number);
 
   const Function& function_;
   unsigned types_;
-  unsigned wanted_;
-  bool is_mask_;
-  bool checks_;
+  InputsForm form_;
   std::string_view tensors_;  // the member of Params
   std::optional<std::size_t> tile_read_;
-  std::vector<Lookup> lookups_;
-  bool has_difference_ = false;
-  std::size_t reads_ = 0;
+  bool has_difference_;
   InputsText text_;
 };
+
+/// The index of a lookup as two parts: the first one is computed for each score, and the second one when the elements
+/// are copied.
+struct LookupEntry {
+  std::uint16_t step;  ///< the result of the first part. The clamps after this step are the second part
+  int count = 0;       ///< the first part is from 0 to `count` - 1; 0 if that is not known, so that it must be clamped
+};
+LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer);
+
+/// Returns the expression of the entry of lookup `lookup` whose first part has the value `of_score`.
+std::string entry_source(const Lookup& lookup, const LookupEntry& entry, const std::string& of_score);
+
+/// Returns the body of a function: it returns the index of the element that the entry `entry` of a lookup has.
+std::string lookup_index_source(const Function& function, const Lookup& lookup);
+
+/// Returns the includes of inputs_source().
+std::string inputs_header(const Function& function);
+
+/// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
+std::string inputs_source(const Function& function, unsigned tensor_types);
 
 }  // namespace gdpa::activation

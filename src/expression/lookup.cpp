@@ -5,18 +5,13 @@
 #include <cmath>
 #include <limits>
 
-#include "codegen/cuda_inputs.h"
+#include "definition/tensor_types.h"
 #include "expression/rewrite/interval.h"
 #include "expression/tree.h"
 
 namespace gdpa::activation {
 
 namespace {
-
-bool is_of_integers(const Input& read, unsigned tensor_types) {
-  const auto type = static_cast<NumberType>(tensor_types >> (4 * read.tensor) & 7U);
-  return type == NumberType::int32 || type == NumberType::int64;
-}
 
 bool is_constant(const Program& program, std::uint16_t step) {
   return program.steps[step].operation == Operation::constant;
@@ -125,12 +120,28 @@ bool has_forms(const LookupDifference& difference) {
 
 }  // namespace
 
+std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types) {
+  if (function.functions() > 1) return std::nullopt;  // the other functions of a list have no use for the copy
+  const std::vector<Input>& inputs = function.inputs();
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    if (inputs[n].kind != Input::Kind::read || is_of_integers(tensor_types, inputs[n].tensor)) continue;
+    const auto count = [&](auto is_counted) { return std::ranges::count_if(inputs[n].indices, is_counted); };
+    const auto has_one_axis_of = [&](Index position) {
+      return count([&](const Program& index) { return bare_index(index, inputs) == position; }) == 1;
+    };
+    const bool has_others =
+        count([&](const Program& index) { return dependence_of(index, inputs) != Dependence::none; }) > 2;
+    if (has_one_axis_of(Index::query) && has_one_axis_of(Index::key) && !has_others) return n;
+  }
+  return std::nullopt;
+}
+
 std::vector<Lookup> lookups_of(const Function& function, unsigned tensor_types) {
   if (function.functions() > 1 || tile_read(function, tensor_types)) return {};
   const std::vector<Input>& inputs = function.inputs();
   std::vector<Lookup> lookups;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
-    if (inputs[n].kind != Input::Kind::read || is_of_integers(inputs[n], tensor_types)) continue;
+    if (inputs[n].kind != Input::Kind::read || is_of_integers(tensor_types, inputs[n].tensor)) continue;
     std::vector<std::size_t> varying;
     for (std::size_t axis = 0; axis < inputs[n].indices.size(); ++axis) {
       if (dependence_of(inputs[n].indices[axis], inputs) != Dependence::none) varying.push_back(axis);
@@ -167,7 +178,7 @@ std::optional<LookupDifference> lookup_difference(const Function& function, cons
     const std::size_t of_query = input_of(is_query_first ? subtraction.a : subtraction.b);
     const std::size_t of_key = input_of(is_query_first ? subtraction.b : subtraction.a);
     const bool are_integers =
-        is_of_integers(inputs[of_query], tensor_types) && is_of_integers(inputs[of_key], tensor_types);
+        is_of_integers(tensor_types, inputs[of_query].tensor) && is_of_integers(tensor_types, inputs[of_key].tensor);
     const LookupDifference one = {of_query, of_key, is_query_first, is_absolute, are_integers, true, true};
     if (all && *all != one) return {};
     all = one;
@@ -191,25 +202,6 @@ std::vector<Lookup> lookups_with_ranges(const Function& function, unsigned tenso
   std::vector<Lookup> lookups = lookups_of(function, tensor_types);
   const std::optional<LookupDifference> difference = lookup_difference(function, lookups, tensor_types);
   return difference && difference->is_monotone && has_forms(*difference) ? lookups : std::vector<Lookup>{};
-}
-
-LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
-  const auto count_of = [&](std::uint16_t step) {
-    const Interval<double> range = printer.range_of(step);
-    const bool is_inside = range.low >= 0 && range.high < most_lookup_elements;
-    return is_inside ? static_cast<int>(range.high) + 1 : 0;
-  };
-  std::uint16_t step = program.results[0];
-  for (;;) {
-    const Step& clamp = program.steps[step];
-    if (clamp.operation != Operation::minimum && clamp.operation != Operation::maximum) break;
-    const bool has_bound_first = is_constant(program, clamp.a);
-    if (!has_bound_first && !is_constant(program, clamp.b)) break;
-    const std::uint16_t clamped = has_bound_first ? clamp.b : clamp.a;
-    if (count_of(clamped) == 0) break;
-    step = clamped;
-  }
-  return {step, count_of(step)};
 }
 
 }  // namespace gdpa::activation

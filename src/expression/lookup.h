@@ -1,5 +1,6 @@
-// Lookups: reads of tensors with few elements for each head, such as w[h, bucket(t_q[i] - t_k[j])]. A kernel may copy
-// these elements into shared memory, so that the address of an element has 32 bits and needs no strides.
+// The reads whose elements a kernel may copy into shared memory: a dense bias, and lookups, which are reads of tensors
+// with few elements for each head, such as w[h, bucket(t_q[i] - t_k[j])]. The address of an element then has 32 bits
+// and needs no strides.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +8,14 @@
 #include <optional>
 #include <vector>
 
-#include "codegen/index_printer.h"
 #include "expression/function.h"
 
 namespace gdpa::activation {
+
+/// Returns the position in Function::inputs() of the read whose elements for a tile of scores a kernel may copy to
+/// shared memory (kernels/common/staged_tile.cuh): the first one of a floating type with an axis for i and an axis for
+/// j, whose other indices depend on neither.
+std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types);
 
 /// A read of a tensor. In one axis, the index is computed from both the query and the key. In the other axes, the index
 /// is the same for all scores of a head and a batch entry.
@@ -48,13 +53,5 @@ std::vector<Lookup> lookups_with_ranges(const Function& function, unsigned tenso
 
 /// Returns the step of the difference in a program of an index, or of its absolute value.
 std::optional<std::uint16_t> difference_step(const Program& program, const std::vector<Input>& inputs);
-
-/// The index of a lookup as two parts: the first one is computed for each score, and the second one when the elements
-/// are copied.
-struct LookupEntry {
-  std::uint16_t step;  ///< the result of the first part. The clamps after this step are the second part
-  int count = 0;       ///< the first part is from 0 to `count` - 1; 0 if that is not known, so that it must be clamped
-};
-LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer);
 
 }  // namespace gdpa::activation
