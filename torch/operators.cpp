@@ -40,10 +40,10 @@ constexpr std::string_view wanted_schema =
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, Tensor? output_offsets, "
-    "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
-    "out_scale_numbers, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, bool "
-    "add_query, SymInt output_rows, bool zeroes_output";
+    "str activation, str[]? parameter_names, float? scale, float out_scale, str out_scale_kind, "
+    "Tensor? out_scale_numbers, SymInt window_left, SymInt window_right, str diagonal, "
+    "str? mask, str[]? mask_names, str? mask_tiles, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, "
+    "bool add_query, SymInt output_rows, bool zeroes_output";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -225,8 +225,24 @@ class Stack {
     return torch::stable::detail::to<T>(*next_++);
   }
 
-  std::string take_text() {
-    auto handle = take<StringHandle>();
+  std::string take_text() { return text_of(take<StringHandle>()); }
+
+  std::optional<std::string> take_optional_text() {
+    const auto handle = take<std::optional<StringHandle>>();
+    return handle ? std::optional(text_of(*handle)) : std::nullopt;
+  }
+
+  /// None is an empty list. It costs less than one.
+  std::vector<std::string> take_texts() {
+    std::vector<std::string> texts;
+    const auto handles = take<std::optional<std::vector<StringHandle>>>();
+    for (StringHandle handle : handles.value_or(std::vector<StringHandle>())) texts.push_back(text_of(handle));
+    return texts;
+  }
+
+ private:
+  /// Takes the string itself as well.
+  static std::string text_of(StringHandle handle) {
     const char* data = nullptr;
     std::size_t length = 0;
     TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle, &data));
@@ -236,7 +252,6 @@ class Stack {
     return text;
   }
 
- private:
   StableIValue* next_;
 };
 
@@ -249,19 +264,6 @@ T one_of(std::string_view who, const std::string& text, const std::vector<std::p
   }
   refuse(gdpa::ErrorKind::value,
          std::string(who) + ": expected one of " + expected + ", got \"" + text + "\"; correct the name");
-}
-
-/// Separates the parts of the argument `activation`. No text of a function contains this character.
-constexpr char part_separator = '\x1f';
-
-/// Returns the names of "a,b".
-std::vector<std::string> names_of(std::string_view text) {
-  std::vector<std::string> names;
-  for (std::size_t comma; (comma = text.find(',')) != std::string_view::npos; text.remove_prefix(comma + 1)) {
-    names.emplace_back(text.substr(0, comma));
-  }
-  names.emplace_back(text);
-  return names;
 }
 
 /// The owned arguments of problem_schema. All arguments are taken before an error can occur, so none leaks.
@@ -278,6 +280,7 @@ struct Problem {
         seqused_k(stack.take<OptionalTensor>()),
         output_offsets(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
+        parameter_names(stack.take_texts()),
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
         out_scale_kind(stack.take_text()),
@@ -285,6 +288,9 @@ struct Problem {
         window_left(stack.take<int64_t>()),
         window_right(stack.take<int64_t>()),
         diagonal(stack.take_text()),
+        mask(stack.take_optional_text()),
+        mask_names(stack.take_texts()),
+        mask_tiles(stack.take_optional_text()),
         enable_gqa(stack.take<bool>()),
         accuracy(stack.take_text()),
         deterministic(stack.take<bool>()),
@@ -294,21 +300,22 @@ struct Problem {
         zeroes_output(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  /// The tensors of the function by their names, then the tensors of the mask, then the lists of a prepared mask.
+  /// The tensors of the function, then the tensors of the mask, then the lists of a prepared mask.
   std::vector<Tensor> parameters;
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   OptionalTensor kv_of, block_table, seqused_k, output_offsets;
-  /// The text of f, and a second part with the names of `parameters`, "a,b". One argument is faster than two.
   std::string activation;
+  std::vector<std::string> parameter_names;  ///< of the tensors of the function
   std::optional<double> scale;
   double out_scale;
   std::string out_scale_kind;
   OptionalTensor out_scale_numbers;  ///< of the batch entries, or with the kind "row" of the rows of the query
   int64_t window_left, window_right;
-  /// A diagonal of the window, or up to four parts: nothing, a condition, the names of its tensors, and the text of a
-  /// prepared mask.
-  std::string diagonal;
+  std::string diagonal;                   ///< of the window
+  std::optional<std::string> mask;        ///< a condition, in place of the window
+  std::vector<std::string> mask_names;    ///< of the tensors of the mask
+  std::optional<std::string> mask_tiles;  ///< gdpa::PreparedMask::tiles of a prepared mask
   bool enable_gqa;
   std::string accuracy;
   bool deterministic;
@@ -340,46 +347,16 @@ struct Problem {
     }
   }
 
-  gdpa::Activation function() const {
-    const std::size_t end = activation.find(part_separator);
-    if (end == std::string::npos) return gdpa::Activation(activation);
-    const std::string_view text = activation;
-    return gdpa::Activation(text.substr(0, end), {}, names_of(text.substr(end + 1)));
-  }
-
-  /// The parts of the argument `diagonal` if it is a condition. A missing part is empty.
-  struct MaskParts {
-    std::string_view condition, names, tiles;
-  };
-  std::optional<MaskParts> mask_parts() const {
-    if (diagonal.empty() || diagonal.front() != part_separator) return std::nullopt;
-    std::string_view rest = std::string_view(diagonal).substr(1);
-    const auto take = [&rest] {
-      const std::size_t end = std::min(rest.find(part_separator), rest.size());
-      const std::string_view part = rest.substr(0, end);
-      rest = rest.substr(std::min(end + 1, rest.size()));
-      return part;
-    };
-    const std::string_view condition = take(), names = take();
-    return MaskParts{condition, names, take()};
-  }
-
-  static std::optional<gdpa::MaskExpression> mask_expression(const std::optional<MaskParts>& parts) {
-    if (!parts) return std::nullopt;
-    return gdpa::MaskExpression(parts->condition, {},
-                                parts->names.empty() ? std::vector<std::string>{} : names_of(parts->names));
-  }
-
   /// The prepared mask: its lists are the last of `parameters`.
-  std::optional<gdpa::PreparedMask> prepared_mask(const std::optional<MaskParts>& parts) const {
-    if (!parts || parts->tiles.empty()) return std::nullopt;
+  std::optional<gdpa::PreparedMask> prepared_mask() const {
+    if (!mask_tiles) return std::nullopt;
     const Tensor& lists = parameters.back();
     const auto view = view_of<gdpa::TensorView>("prepared mask", lists);
-    return gdpa::PreparedMask{lists.data_ptr(), lists.numel() * gdpa::size_in_bytes(view.dtype),
-                              std::string(parts->tiles)};
+    return gdpa::PreparedMask{lists.data_ptr(), lists.numel() * gdpa::size_in_bytes(view.dtype), *mask_tiles};
   }
 
-  void check_parameters(std::size_t names) const {
+  void check_parameters() const {
+    const std::size_t names = parameter_names.size() + mask_names.size() + (mask_tiles ? 1 : 0);
     if (parameters.size() == names) return;
     refuse(gdpa::ErrorKind::value, "parameters: expected " + std::to_string(names) +
                                        " tensors, one for each name, got " + std::to_string(parameters.size()) +
@@ -403,14 +380,12 @@ struct Problem {
     check_heads();
     uint32_t threads = 0;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
-    const gdpa::Activation function = this->function();
+    const gdpa::Activation function(activation, {}, parameter_names);
+    std::optional<gdpa::MaskExpression> condition;
+    if (mask) condition = gdpa::MaskExpression(*mask, {}, mask_names);
+    check_parameters();
     const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
     const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
-    const std::optional<MaskParts> parts = mask_parts();
-    const std::optional<gdpa::MaskExpression> mask = mask_expression(parts);
-    const std::vector<std::string>& names = function.parameters();
-    const std::vector<std::string> names_of_mask = mask ? mask->tensors() : std::vector<std::string>{};
-    check_parameters(names.size() + names_of_mask.size() + (parts && !parts->tiles.empty() ? 1 : 0));
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
@@ -424,14 +399,13 @@ struct Problem {
             .output_offsets = view_of("output_offsets", output_offsets),
             .zeroes_output = zeroes_output,
             .activation = function,
-            .parameters = views_of_parameters(0, names),
+            .parameters = views_of_parameters(0, parameter_names),
             .scale = scale,
             .out_scale = output_scale(),
-            .mask = {window_left, window_right,
-                     mask ? gdpa::Diagonal::bottom_right : one_of("diagonal", diagonal, diagonals)},
-            .mask_expression = mask,
-            .mask_parameters = views_of_parameters(names.size(), names_of_mask),
-            .prepared_mask = prepared_mask(parts),
+            .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},
+            .mask_expression = condition,
+            .mask_parameters = views_of_parameters(parameter_names.size(), mask_names),
+            .prepared_mask = prepared_mask(),
             .accuracy = one_of("accuracy", accuracy, accuracies),
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),

@@ -85,7 +85,7 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
     The tensors of `params` come in sorted order, then the tensors that a Python function captures. A string without
     numbers is unchanged, because the operators parse and check each text.
     """
-    if params is not None and not isinstance(params, Mapping):
+    if params is not None and not isinstance(params, (dict, Mapping)):
         raise TypeError(
             f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
         )

@@ -1,6 +1,5 @@
 """The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -11,7 +10,7 @@ from torch.fx.node import has_side_effect
 from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import refuse_gradient, translated
 from gdpa._leaf import node_of
-from gdpa._library import PART_SEPARATOR, SCORE_FACTOR
+from gdpa._library import PROBLEM, SCORE_FACTOR
 from gdpa._operators import attend, batch_of, write_gradients
 from gdpa._symbolic import is_symbolic
 from gdpa._when_imported import assume_constant_result
@@ -275,7 +274,7 @@ def varlen_attention_backward(
                 f"grad_params: expected names of tensors of params, scale or out_scale ({', '.join(names) or 'none'}), "
                 f"got {name!r}; " + ("rename the tensor of params" if name in names else "leave it out")
             )
-    of_call = rest[_activation].partition(PART_SEPARATOR)[2].split(",")
+    of_call = rest[_names] or ()
     numbers = {SCORE_FACTOR if name == "scale" and isinstance(scale, torch.Tensor) else name for name in grad_params}
     wanted = sum(1 << n for n, name in enumerate(of_call) if name in numbers)
     wants_out_scale = "out_scale" in grad_params and _has_row_numbers(out_scale)
@@ -454,8 +453,9 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
         raise ValueError(
             f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
         ) from None
-    refuse_gradient(window_size=left)
-    refuse_gradient(window_size=right)
+    for bound in (left, right):
+        if type(bound) is not int:  # a call with a keyword takes longer than the rest of this function
+            refuse_gradient(window_size=bound)
     return left, right
 
 
@@ -514,16 +514,15 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
     return tensor.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
-def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Tensor, ...]]:
-    """Returns the text for the argument `diagonal` of the operators, and the tensors of the mask."""
+def _mask_arguments(mask: Mask, query: torch.Tensor) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
+    """Returns the arguments `mask`, `mask_names` and `mask_tiles` of the operators, and the tensors of the mask."""
     reads = names_of_reads(mask.text)
     tensors = mask.tensors
     values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
-    text = f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}"
     if isinstance(mask, PreparedMask) and (prepared := mask.lists) is not None:
         lists, tiles = prepared
-        return f"{text}{PART_SEPARATOR}{tiles}", (*values, lists)
-    return text, values
+        return (mask.text, tuple(tensors), tiles), (*values, lists)
+    return (mask.text, tuple(tensors), None), values
 
 
 @assume_constant_result
@@ -581,6 +580,7 @@ def problem_of(
     else:
         number = out_scale
     parameters: tuple[torch.Tensor, ...] = ()
+    names: tuple[str, ...] | None = None
     if params is not None or not isinstance(activation, str) or isinstance(scale, torch.Tensor):
         activation, tensors = text_of(activation, params)
         if isinstance(scale, torch.Tensor):
@@ -588,7 +588,8 @@ def problem_of(
         if tensors:
             reads = names_of_reads(activation)
             parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
-            activation = f"{activation}{PART_SEPARATOR}{','.join(tensors)}"
+            names = tuple(tensors)
+    of_mask: tuple[Any, ...] = (None, None, None)
     if mask is not None:
         if (left, right) != (-1, -1):
             raise ValueError(
@@ -604,8 +605,8 @@ def problem_of(
         if mask.window is not None:
             left, right = mask.window
         else:
-            diagonal, of_mask = _mask_argument(mask, query)
-            parameters = (*parameters, *of_mask)
+            of_mask, tensors_of_mask = _mask_arguments(mask, query)
+            parameters = (*parameters, *tensors_of_mask)
     return parameters, (
         cu_seqlens_q,
         cu_seqlens_k,
@@ -614,6 +615,7 @@ def problem_of(
         seqused_k,
         output_offsets,
         activation,
+        names,
         scale,
         number,
         kind,
@@ -621,6 +623,7 @@ def problem_of(
         left,
         right,
         diagonal,
+        *of_mask,
         enable_gqa,
         accuracy,
         deterministic or torch.are_deterministic_algorithms_enabled(),
@@ -640,8 +643,8 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
         raise translated(error) from None
 
 
-#: The position of the function in the arguments of the operator after the tensors of the call.
-_activation = list(inspect.signature(problem_of).parameters).index("activation") - 2
+#: The position of the names of the tensors in the arguments of the operator after these tensors.
+_names = PROBLEM.index("parameter_names") - PROBLEM.index("cu_seqlens_q")
 
 
 def _has_row_numbers(out_scale: OutScale) -> TypeGuard[torch.Tensor]:

@@ -7,11 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gdpa._errors import translated
-from gdpa._library import compile_kernels
-
-#: The gradients that backward computes: of query, key and value, of the tensors of the call (bit n: tensor n), and of
-#: the rows of out_scale.
-Wanted = tuple[bool, bool, bool, int, bool]
+from gdpa._library import Wanted, compile_kernels
 
 
 class CompiledKernel(NamedTuple):

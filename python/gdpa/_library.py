@@ -2,6 +2,7 @@
 
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,10 +32,8 @@ def version() -> str:
 
 _load()
 
-#: Between the two parts of the operators' argument `activation`: the text, and the names of the tensors of the call.
-PART_SEPARATOR = "\x1f"
-
-#: Among these names: the tensor that multiplies the score (gdpa::Activation::score_factor in C++).
+#: Among the names of the tensors of the call: the tensor that multiplies the score (gdpa::Activation::score_factor in
+#: C++).
 SCORE_FACTOR = "factor of s"
 
 forward = torch.ops.gdpa.forward.default
@@ -44,3 +43,17 @@ flops = torch.ops.gdpa.flops.default
 compile_kernels = torch.ops.gdpa.compile.default
 prepare_lists = torch.ops.gdpa.prepare_mask.default
 describe_activation = torch.ops.gdpa.activation.default
+
+#: The names of the arguments that describe a call: all of forward's, and the first ones of the other operators.
+PROBLEM = tuple(argument.name for argument in forward._schema.arguments)
+
+#: The gradients that backward computes: of query, key and value, of the tensors of the call (bit n: tensor n), and of
+#: the rows of out_scale.
+Wanted = tuple[bool, bool, bool, int, bool]
+
+
+def wanted_gradients(flags: tuple[Any, ...]) -> Wanted:
+    """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
+    every_operand: tuple[Any, ...] = (True, True, True, 0, False)
+    query, key, value, parameters, out_scale = flags + every_operand[len(flags) :]
+    return query, key, value, parameters, out_scale

@@ -6,31 +6,24 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from gdpa._compilation import Wanted, Warmup
+from gdpa._compilation import Warmup
 from gdpa._errors import translated
-from gdpa._library import PART_SEPARATOR, backward, backward_out, flops, forward
+from gdpa._library import PROBLEM, Wanted, backward, backward_out, flops, forward, wanted_gradients
 from gdpa._sharding import register_strategies, with_replicated
 from gdpa._when_imported import when_imported
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
-_problem = tuple(argument.name for argument in forward._schema.arguments)
 _operands = 3  # query, key, value
-_parameters = _problem.index("parameters")
-_offsets = _problem.index("cu_seqlens_q")
-_layout = _problem.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
-_activation = _problem.index("activation")
-_numbers = _problem.index("out_scale_numbers")
+_parameters = PROBLEM.index("parameters")
+_offsets = PROBLEM.index("cu_seqlens_q")
+_layout = PROBLEM.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
+_activation = PROBLEM.index("activation")
+_names = PROBLEM.index("parameter_names")
+_numbers = PROBLEM.index("out_scale_numbers")
 _numbers_in_rest = _numbers - _offsets  # of the arguments after the tensors of the call
-_output_rows = _problem.index("output_rows") - _activation
-
-
-def wanted_gradients(flags: tuple[Any, ...]) -> Wanted:
-    """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
-    every_operand: tuple[Any, ...] = (True, True, True, 0, False)
-    query, key, value, parameters, out_scale = flags + every_operand[len(flags) :]
-    return query, key, value, parameters, out_scale
+_output_rows = PROBLEM.index("output_rows") - _activation
 
 
 def _bits(flags: Iterable[bool]) -> int:
@@ -67,9 +60,8 @@ def empty_output(  # type: ignore[no-untyped-def]
 def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
     """Refuses tensors on different devices. PyTorch calls a fake kernel if any tensor is on the device meta."""
     query, parameters = problem[0], problem[_parameters]
-    names = problem[_activation].partition(PART_SEPARATOR)[2].split(",")
-    names_of_parameters = [f"parameter {name}" for name in names if name] + ["mask"] * len(parameters)
-    arguments, tensors = zip(_problem, problem, strict=False), zip(names_of_parameters, parameters, strict=False)
+    names_of_parameters = [f"parameter {name}" for name in problem[_names] or ()] + ["mask"] * len(parameters)
+    arguments, tensors = zip(PROBLEM, problem, strict=False), zip(names_of_parameters, parameters, strict=False)
     for name, tensor in (*arguments, *tensors, *others.items()):
         if isinstance(tensor, torch.Tensor) and tensor.device != query.device:
             raise TypeError(
@@ -81,7 +73,7 @@ def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
     _check_devices(arguments, grad_output=grad_output)
-    *wanted, bits, wants_out_scale = wanted_gradients(arguments[len(_problem) :])
+    *wanted, bits, wants_out_scale = wanted_gradients(arguments[len(PROBLEM) :])
     of_operands = [
         tensor.new_empty(tensor.shape if is_wanted else (0,))
         for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
@@ -91,9 +83,9 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("gdpa::backward_out")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
-    buffers = zip(("grad_query", "grad_key", "grad_value"), arguments[len(_problem) :], strict=False)
+    buffers = zip(("grad_query", "grad_key", "grad_value"), arguments[len(PROBLEM) :], strict=False)
     _check_devices(arguments, grad_output=grad_output, **dict(buffers))
-    _, _, _, *further = arguments[len(_problem) :]
+    _, _, _, *further = arguments[len(PROBLEM) :]
     return _empty_further(arguments, *further)
 
 
@@ -126,7 +118,7 @@ def _(  # type: ignore[no-untyped-def]
     length_k = _mean_length(key, cu_seqlens_k, keys) if block_table is None else block_table.shape[1] * key.shape[1]
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * length_k
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
-    is_backward, *flags = rest[len(_problem) - _activation :]
+    is_backward, *flags = rest[len(PROBLEM) - _activation :]
     if is_backward:
         wants_query, wants_key, wants_value, *further = wanted_gradients(tuple(flags))
         products = (1 + wants_query + wants_key) * head_dim
@@ -165,7 +157,8 @@ _MOST_PREFETCHED = 10_000
 
 def _kind(problem: tuple[Any, ...], wanted: Wanted) -> tuple[Any, ...]:
     query, parameters = problem[0], problem[_parameters]
-    return problem[_activation], query.dtype, query.device, wanted, *[tensor.dtype for tensor in parameters]
+    dtypes = [tensor.dtype for tensor in parameters]
+    return problem[_activation], *(problem[_names] or ()), query.dtype, query.device, wanted, *dtypes
 
 
 def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
@@ -442,7 +435,7 @@ def _flops_of_forward(*problem: Any, out_val: Any = None, **kwargs: Any) -> int:
 
 
 def _flops_of_backward(grad_output: Any, *arguments: Any, out_val: Any = None, **kwargs: Any) -> int:
-    return int(flops(*arguments[: len(_problem)], True, *arguments[len(_problem) :]))
+    return int(flops(*arguments[: len(PROBLEM)], True, *arguments[len(PROBLEM) :]))
 
 
 def _register_flop_formulas() -> None:

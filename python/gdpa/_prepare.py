@@ -7,12 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._errors import translated
-from gdpa._library import PART_SEPARATOR, forward, prepare_lists
+from gdpa._library import PROBLEM, forward, prepare_lists
 from gdpa._operators import empty_output, required_gradients
 from gdpa._when_imported import disable
 from gdpa.mask import Mask, PreparedMask, window
-
-_arguments = [argument.name for argument in forward._schema.arguments]
 
 
 class _Record(TorchDispatchMode):
@@ -92,22 +90,18 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
 
 def _without_lists(problem: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the problem without an earlier preparation of its mask."""
-    arguments = dict(zip(_arguments, problem, strict=False))
-    parts = arguments["diagonal"].split(PART_SEPARATOR)
-    if len(parts) == 4:
-        arguments["diagonal"] = PART_SEPARATOR.join(parts[:3])
+    arguments = dict(zip(PROBLEM, problem, strict=True))
+    if arguments["mask_tiles"] is not None:
+        arguments["mask_tiles"] = None
         arguments["parameters"] = arguments["parameters"][:-1]
     return tuple(arguments.values())
 
 
 def _mask_of(problem: tuple[Any, ...]) -> Mask:
-    arguments = dict(zip(_arguments, problem, strict=False))
-    _, *parts = arguments["diagonal"].split(PART_SEPARATOR)
-    if parts:
-        text, names = parts
-        tensors = arguments["parameters"]
-        of_mask = names.split(",") if names else []
-        return Mask(text, dict(zip(of_mask, tensors[len(tensors) - len(of_mask) :], strict=True)))
+    arguments = dict(zip(PROBLEM, problem, strict=True))
+    if (text := arguments["mask"]) is not None:
+        of_mask = arguments["parameters"][len(arguments["parameter_names"] or ()) :]
+        return Mask(text, dict(zip(arguments["mask_names"] or (), of_mask, strict=True)))
     left, right = arguments["window_left"], arguments["window_right"]
     if (left, right) == (-1, -1):
         raise ValueError("gdpa.prepare_mask: expected a call with a mask, got one without; pass mask=")

@@ -17,11 +17,9 @@ from typing import Any
 
 import torch
 
-from gdpa._compilation import Wanted
-from gdpa._library import PART_SEPARATOR, backward, forward
+from gdpa._library import PROBLEM, Wanted, backward, forward, wanted_gradients
 from gdpa._when_imported import assume_constant_result
 
-_problem = [argument.name for argument in forward._schema.arguments]
 _is_registered = False
 
 
@@ -87,9 +85,8 @@ _rows = ("q_row", "kv_row")
 class _Reads:
     """The axes of the tensors that the function indexes with a bare position, such as head in table[head, q_idx]."""
 
-    def __init__(self, activation: str) -> None:
-        text, _, names = activation.partition(PART_SEPARATOR)
-        self.names = names.split(",") if names else []
+    def __init__(self, text: str, names: Sequence[str] | None) -> None:
+        self.names = names or ()
         self.is_list = ";" in text
         self.axes: dict[str, list[list[str]]] = {name: [] for name in self.names}
         self.outside = self._without_bare(text)
@@ -146,13 +143,13 @@ class _Call:
         values = [spec_of(argument) for argument in schema.args_schema]
         self.strategies = schema.args_strategy
         self.grad_output = values.pop(0) if has_gradient else None
-        self.further = values[len(_problem) :]
-        self.arguments = dict(zip(_problem, values, strict=False))
+        self.further = values[len(PROBLEM) :]
+        self.arguments = dict(zip(PROBLEM, values, strict=False))
         self.query, self.key, self.value = (self.arguments[name] for name in ("query", "key", "value"))
         self.parameters: list[Any] = list(self.arguments["parameters"])
         self.offsets = {name: self.arguments.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k")}
         self.numbers = self.arguments.get("out_scale_numbers")
-        self.reads = _Reads(self.arguments["activation"])
+        self.reads = _Reads(self.arguments["activation"], self.arguments["parameter_names"])
         self.mesh = self.query.mesh
 
     @property
@@ -346,8 +343,6 @@ def _forward_strategy(schema: Any) -> Any:
 
 
 def _backward_strategy(schema: Any) -> Any:
-    from gdpa._operators import wanted_gradients
-
     call = _Call(schema, has_gradient=True)
     wants = wanted_gradients(tuple(call.further))
     modes = call.modes(wants[3])

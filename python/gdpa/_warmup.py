@@ -5,8 +5,8 @@ from typing import Any, Literal, overload
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gdpa._compilation import CompiledKernel, Wanted, Warmup, compiled, no_progress
-from gdpa._library import forward
+from gdpa._compilation import CompiledKernel, Warmup, compiled, no_progress
+from gdpa._library import Wanted, forward
 from gdpa._operators import empty_output, required_gradients
 
 

@@ -9,7 +9,6 @@ import torch
 from reference import offsets
 
 import gdpa
-from gdpa._library import PART_SEPARATOR
 
 CU_Q, CU_K = offsets([3, 0, 4]), offsets([2, 3, 4])
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -101,9 +100,10 @@ def test_compiled_code_writes_the_buffer() -> None:
 def test_opcheck_passes(kind: str) -> None:
     q, k, v = operands()
     numbers = None if kind == "number" else torch.rand(7)
-    options = (0.5, 1.0, kind, numbers, -1, 2, "bottom_right", True, "fast", False, False, False, -1, True)
-    activation = f"a * silu(s){PART_SEPARATOR}a"
-    problem = (q, k, v, (torch.rand(2),), CU_Q, CU_K, None, None, None, None, activation, *options)
+    options = (0.5, 1.0, kind, numbers, -1, 2, "bottom_right")
+    further = None, (), None, True, "fast", False, False, False, -1, True
+    layout = CU_Q, CU_K, None, None, None, None
+    problem = (q, k, v, (torch.rand(2),), *layout, "a * silu(s)", ("a",), *options, *further)
     gradients = [torch.empty_like(one) for one in (q, k, v)]
     torch.library.opcheck(
         torch.ops.gdpa.backward_out.default, (torch.randn(7, 2, 8), *problem, *gradients, 1, kind == "row"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -157,6 +158,21 @@ def test_an_error_keeps_its_type_and_its_words_in_compiled_code() -> None:
 class Model(torch.nn.Module):
     def forward(self, query: Tensor, cu: Tensor) -> Tensor:
         return gdpa.varlen_attention(query, query, query, cu, cu, activation=swish)
+
+
+def test_a_saved_program_keeps_the_names_of_the_tensors_of_the_function_and_of_the_mask() -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, q: Tensor, cu: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+            mask, params = gdpa.mask.prefix(lengths), {"table": table}
+            return gdpa.varlen_attention(
+                q, q, q, cu, cu, activation="silu(s + table[kv_idx])", params=params, mask=mask
+            )
+
+    arguments = torch.randn(5, 2, 8), offsets([2, 3]), torch.randn(3), torch.tensor([1, 2])
+    file = BytesIO()
+    torch.export.save(torch.export.export(Attend(), arguments), file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(*arguments), Attend()(*arguments))
 
 
 def test_an_exported_program_takes_other_lengths() -> None:

@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import gdpa
-from gdpa._library import PART_SEPARATOR
 
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor | None, Tensor | None]] = {
     "jagged": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4]), None),
@@ -49,8 +48,9 @@ def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
     operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
     per_batch = torch.rand(3)
     output_offsets, output_rows = OUTPUTS.get(form, (None, -1))
-    options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False, False)
-    return (*operands, (), *layout, None, None, output_offsets, *options, output_rows, True)
+    options = ("gelu", (), 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right")
+    further = None, (), None, True, "fast", False, False, False
+    return (*operands, (), *layout, None, None, output_offsets, *options, *further, output_rows, True)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -62,14 +62,14 @@ def test_opcheck_passes_for_the_forward(form: str) -> None:
 def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
     query, key, value, _, *rest = problem(form, requires_grad=True)
     place = next(n for n, one in enumerate(rest) if isinstance(one, str))  # of the activation
-    layout, options = rest[:place], rest[place + 1 :]
+    layout, options = rest[:place], rest[place + 2 :]
     heads = query.shape[-2]
     shapes = {"a": (heads,), "table": (heads, 4), "bucket": (5,)}
     parameters = [torch.rand(shape, requires_grad=True) for shape in shapes.values()]
     parameters[1] = parameters[1].detach().double().requires_grad_()  # so all gradients of tensors are float64
     parameters[2] = torch.randint(4, (5,))
-    activation = PART_SEPARATOR.join(("a * silu(s + table[head, bucket[abs(q_idx - kv_idx)]])", ",".join(shapes)))
-    arguments = (query, key, value, parameters, *layout, activation, *options)
+    function = "a * silu(s + table[head, bucket[abs(q_idx - kv_idx)]])", tuple(shapes)
+    arguments = (query, key, value, parameters, *layout, *function, *options)
     torch.library.opcheck(torch.ops.gdpa.forward.default, arguments)
     with torch.no_grad():
         grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
@@ -78,7 +78,7 @@ def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
             operands = [tensor.detach() for tensor in (query, key, value)]
             torch.library.opcheck(
                 torch.ops.gdpa.backward.default,
-                (grad_output, *operands, detached, *layout, activation, *options, *wanted),
+                (grad_output, *operands, detached, *layout, *function, *options, *wanted),
             )
 
 

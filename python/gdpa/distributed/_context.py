@@ -16,13 +16,9 @@ from torch import Tensor
 from gdpa._activation import ActivationLike, Param
 from gdpa._attention import OutScale, Scale, problem_of
 from gdpa._errors import translated
-from gdpa._library import PART_SEPARATOR, backward, forward
+from gdpa._library import PROBLEM, backward, forward
 from gdpa._operators import split_gradients
 from gdpa.distributed._plan import ContextPlan
-
-# The place of the activation in the arguments after the tensors of the call.
-_schema = [argument.name for argument in forward._schema.arguments]
-_activation = _schema.index("activation") - _schema.index("cu_seqlens_q")
 
 _POSITIONS = re.compile(r"\b(batch|q_idx|kv_idx|q_row|kv_row|len_q|len_k)\b")
 _HEAD = re.compile(r"\bhead\b|;")
@@ -80,8 +76,9 @@ def context_parallel_attention(
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
     options = (*options, None, adds_in_kernel)
     parameters, rest = problem_of(query, key, *cu_seqlens, None, None, None, None, activation, params, *options)
-    text, _, names = rest[_activation].partition(PART_SEPARATOR)
-    found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
+    given = dict(zip(PROBLEM[PROBLEM.index("cu_seqlens_q") :], rest, strict=True))
+    text, names = given["activation"], given["parameter_names"] or ()
+    found = next((one for one in _POSITIONS.findall(text) if one not in names), None)
     if found is not None:
         raise ValueError(
             f"activation: expected a function that reads no position in the sequence, got one that reads {found}; a "
