@@ -42,7 +42,8 @@ constexpr std::string_view problem_schema =
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, Tensor? output_offsets, "
     "str activation, str[]? parameter_names, float? scale, float out_scale, str out_scale_kind, "
     "Tensor? out_scale_numbers, SymInt window_left, SymInt window_right, str diagonal, "
-    "str? mask, str[]? mask_names, str? mask_tiles, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, "
+    "str? mask, str[]? mask_names, str? mask_tiles, bool enable_gqa, str accuracy, bool deterministic, bool "
+    "allow_tf32, "
     "bool add_query, SymInt output_rows, bool zeroes_output";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
@@ -677,6 +678,12 @@ void activation(StableIValue* values, Stack stack) {
   values[1] = torch::stable::detail::from(activation.derivative_text());
 }
 
+/// Returns what a text contains, as JSON, or the error.
+void describe(StableIValue* values, Stack stack) {
+  const std::string text = stack.take_text();
+  values[0] = torch::stable::detail::from(gdpa::describe(text, stack.take<bool>()));
+}
+
 // --- norms -----------------------------------------------------------------------------------------------------------
 
 /// The common arguments of norm and norm_backward. The operators of the CPU are in python/gdpa/nn/_norms.py.
@@ -802,6 +809,7 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
           .c_str());
   library.def(("prepare_mask(" + problem + ", bool backward, " + wanted + ") -> (Tensor lists, str tiles)").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
+  library.def("describe(str text, bool is_condition) -> str");
   const std::string norm(norm_schema);
   library.def(("norm(" + norm + ") -> (Tensor, Tensor)").c_str());
   library.def(
@@ -818,4 +826,7 @@ STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) {
   library.impl("norm_backward", boxed<norm_backward>);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) { library.impl("activation", boxed<activation>); }
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) {
+  library.impl("activation", boxed<activation>);
+  library.impl("describe", boxed<describe>);
+}

@@ -75,6 +75,21 @@ class GDPA_API Activation {
   std::shared_ptr<const activation::Function> function_;
 };
 
+/// Returns what a text of the expression language contains, as JSON. Its names need no numbers yet, so that a program
+/// can combine texts: python/gdpa/_text.py renames tensors with it. The members are
+///
+///     functions  the number of functions; with more than one, function h is for query head h
+///     end        where the expression ends, and the clause "with a = 2" begins
+///     numbers    the numbers of the clause by name: {"a": 2}
+///     names      each name in the expression that is not the name of a function or of a constant: [name, begin, end,
+///                whether it is an index of a tensor and nothing else]; begin equals end for a position that a named
+///                mask reads, such as kv_idx of causal()
+///     reads      each read of a tensor: [name, for each axis the name that is the whole index, or ""]
+///
+/// `is_condition`: the text of a MaskExpression rather than of an Activation. Throws Error (value) for a text that does
+/// not follow the grammar.
+GDPA_API std::string describe(std::string_view text, bool is_condition = false);
+
 /// A row of the table of named activations.
 struct NamedActivation {
   std::string name;

@@ -1,9 +1,7 @@
 """Activation: the function of the score, which the operators receive as a text of the expression language."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from gdpa import _trace
 from gdpa._errors import translated
 from gdpa._library import describe_activation
+from gdpa._text import describe
 from gdpa._when_imported import assume_constant_result
 
 
@@ -67,9 +66,6 @@ class Activation:
         return self.text
 
 
-_HAS_CLAUSE = re.compile(r"\bwith\b")
-_READ = re.compile(r"([^\W\d]\w*)\s*\[")
-
 _One = str | Callable[..., torch.Tensor] | Activation
 
 #: A function for all query heads, or a list with one function for each query head.
@@ -120,34 +116,23 @@ def _text_of_one(activation: Any, params: Mapping[str, Param], tensors: dict[str
     return text
 
 
+@assume_constant_result
 def _joined(texts: list[str]) -> tuple[str, str]:
     """Returns the text of a list of functions, and the numbers of all their clauses."""
     if not texts:
         raise ValueError("activation: expected at least one function, got an empty list; pass one for each query head")
-    numbers: dict[str, str] = {}
+    numbers: dict[str, float] = {}
     functions = []
     for text in texts:
-        function, _, clause = _HAS_CLAUSE.sub("\0", text, count=1).partition("\0")
-        functions.append(function.strip())
-        for binding in clause.split(",") if clause else ():
-            name, _, number = (part.strip() for part in binding.partition("="))
+        said = describe(text)
+        functions.append(text[: said.end].strip())
+        for name, number in said.numbers.items():
             if numbers.setdefault(name, number) != number:
                 raise ValueError(
                     f"activation: expected one number for {name!r} in a list of functions, got {numbers[name]} and "
                     f"{number}; rename one of them"
                 )
     return "; ".join(functions), ", ".join(f"{name} = {number}" for name, number in numbers.items())
-
-
-@assume_constant_result
-def names_of_reads(text: str) -> tuple[str, ...]:
-    """Returns the names of the tensors that the function reads by index."""
-    return _names_of_reads(text)
-
-
-@lru_cache(maxsize=1024)
-def _names_of_reads(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_READ.findall(text)))
 
 
 def _with_params(text: str, params: Mapping[str, Param]) -> str:
@@ -159,7 +144,12 @@ def _with_params(text: str, params: Mapping[str, Param]) -> str:
     if not params:
         return text
     clause = ", ".join(f"{name} = {float(number)!r}" for name, number in params.items())
-    return f"{text}, {clause}" if _HAS_CLAUSE.search(text) else f"{text} with {clause}"
+    return _with_clause(text, clause)
+
+
+@assume_constant_result
+def _with_clause(text: str, clause: str) -> str:
+    return f"{text}, {clause}" if describe(text).numbers else f"{text} with {clause}"
 
 
 def _described(text: str) -> tuple[str, str]:

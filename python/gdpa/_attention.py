@@ -7,12 +7,13 @@ import torch
 from torch.fx import Proxy
 from torch.fx.node import has_side_effect
 
-from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
+from gdpa._activation import ActivationLike, Param, text_of
 from gdpa._errors import refuse_gradient, translated
 from gdpa._leaf import node_of
 from gdpa._library import PROBLEM, SCORE_FACTOR
 from gdpa._operators import attend, batch_of, write_gradients
 from gdpa._symbolic import is_symbolic
+from gdpa._text import names_of_reads
 from gdpa._when_imported import assume_constant_result
 from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
@@ -516,8 +517,8 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
 
 def _mask_arguments(mask: Mask, query: torch.Tensor) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
     """Returns the arguments `mask`, `mask_names` and `mask_tiles` of the operators, and the tensors of the mask."""
-    reads = names_of_reads(mask.text)
     tensors = mask.tensors
+    reads = names_of_reads(mask.text, True) if tensors else ()
     values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
     if isinstance(mask, PreparedMask) and (prepared := mask.lists) is not None:
         lists, tiles = prepared

@@ -43,6 +43,7 @@ flops = torch.ops.gdpa.flops.default
 compile_kernels = torch.ops.gdpa.compile.default
 prepare_lists = torch.ops.gdpa.prepare_mask.default
 describe_activation = torch.ops.gdpa.activation.default
+describe_text = torch.ops.gdpa.describe.default
 
 #: The names of the arguments that describe a call: all of forward's, and the first ones of the other operators.
 PROBLEM = tuple(argument.name for argument in forward._schema.arguments)

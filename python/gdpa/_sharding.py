@@ -10,7 +10,6 @@ On each dimension of the device mesh a call is in one of three modes. The operat
 docs/distributed.md explains the choice of the mode.
 """
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from gdpa._library import PROBLEM, Wanted, backward, forward, wanted_gradients
+from gdpa._text import describe
 from gdpa._when_imported import assume_constant_result
 
 _is_registered = False
@@ -86,31 +86,11 @@ class _Reads:
     """The axes of the tensors that the function indexes with a bare position, such as head in table[head, q_idx]."""
 
     def __init__(self, text: str, names: Sequence[str] | None) -> None:
+        said = describe(text)
         self.names = names or ()
-        self.is_list = ";" in text
-        self.axes: dict[str, list[list[str]]] = {name: [] for name in self.names}
-        self.outside = self._without_bare(text)
-
-    def _without_bare(self, text: str) -> str:
-        """Removes the bare positions in brackets, and records them."""
-        result, at = [], 0
-        for found in re.finditer(r"([^\W\d]\w*)\s*\[", text):
-            if found.start() < at or found[1] not in self.axes:
-                continue
-            depth, end, parts = 1, found.end(), [""]
-            while depth:
-                depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[end], 0)
-                if text[end] == "," and depth == 1:
-                    parts.append("")
-                elif depth:
-                    parts[-1] += text[end]
-                end += 1
-            indices = [part.strip() for part in parts]
-            self.axes[found[1]].append(indices)
-            kept = [self._without_bare(one) for one in indices if not one.isidentifier()]
-            result += [text[at : found.start()], " ".join(kept)]
-            at = end
-        return "".join([*result, text[at:]])
+        self.is_list = said.functions > 1
+        self.axes = {name: [read.indices for read in said.reads if read.tensor == name] for name in self.names}
+        self.numbers = {one.name for one in said.names if not one.is_whole_index}
 
     def axis(self, name: str, position: str, shape: Sequence[int]) -> int | None:
         """Returns the axis of the tensor that the position indexes in every read, or None."""
@@ -122,7 +102,7 @@ class _Reads:
 
     def allows(self, position: str) -> bool:
         """Returns whether the position is only an index of a tensor, so that a shard of the tensor has its elements."""
-        is_read_as_number = position not in self.names and re.search(rf"\b{position}\b", self.outside)
+        is_read_as_number = position not in self.names and position in self.numbers
         is_mixed = any(len({position in read for read in reads}) > 1 for reads in self.axes.values())
         return not is_read_as_number and not is_mixed and not (position == "head" and self.is_list)
 

@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gdpa._score import WITHOUT_INDEX, Condition, Element, Flag, Score, text_of
+from gdpa._text import names_in
 from gdpa._when_imported import assume_constant_result
 
 #: The names of the positions in the language: the batch entry, the query head, the query and the key.
@@ -178,7 +179,7 @@ def condition_of(function: Callable[..., Any]) -> tuple[str, dict[str, torch.Ten
             "positions and elements of tensors, as in kv_idx <= q_idx"
         )
     condition = result if isinstance(result, Condition) else result != 0
-    return condition.text, captures.tensors_of(condition.text)
+    return condition.text, captures.tensors_of(condition.text, is_condition=True)
 
 
 def _rows_of_mask(function: Callable[..., Any]) -> list[str]:
@@ -266,9 +267,12 @@ class Captures(TorchFunctionMode):
         self.tensors: dict[str, torch.Tensor] = {}
         self._names = names  # of params
 
-    def tensors_of(self, text: str) -> dict[str, torch.Tensor]:
+    def tensors_of(self, text: str, is_condition: bool = False) -> dict[str, torch.Tensor]:
         """Returns the tensors that the text reads. A function may index a tensor and not use the element."""
-        return {name: one for name, one in self.tensors.items() if re.search(rf"\b{name}\b", text)}
+        if not self.tensors:
+            return {}
+        names = names_in(text, is_condition)
+        return {name: one for name, one in self.tensors.items() if name in names}
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         if function in _getitem and isinstance(arguments[0], torch.Tensor):

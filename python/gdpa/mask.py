@@ -10,7 +10,6 @@ docs/masks.md describes the conditions, and the tiles that a mask skips. gdpa.pr
 calls.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,10 +19,9 @@ import torch
 from gdpa import _trace
 from gdpa._errors import refuse_gradient
 from gdpa._symbolic import is_symbolic
+from gdpa._text import replaced
 
 __all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
-
-_NAME = re.compile(r"[^\W\d]\w*\b(?!\s*\()")  # the names of functions are before a parenthesis
 
 
 class Mask:
@@ -106,9 +104,10 @@ class Mask:
             number, new = 2, name
             while (new in taken and taken[new] is not tensor) or (new != name and new in self._tensors):
                 number, new = number + 1, f"{name}_{number}"
-            names[name] = new
-        text = _NAME.sub(lambda found: names.get(found[0], found[0]), self._text)
-        return text, {names[name]: tensor for name, tensor in self._tensors.items()}
+            if new != name:
+                names[name] = new
+        text = replaced(self._text, names, is_condition=True) if names else self._text
+        return text, {names.get(name, name): tensor for name, tensor in self._tensors.items()}
 
 
 class PreparedMask(Mask):

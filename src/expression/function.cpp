@@ -397,6 +397,24 @@ const std::vector<std::string>& MaskExpression::tensors() const { return functio
 
 const std::string& Activation::text() const { return function_->text(); }
 
+std::string describe(std::string_view text, bool is_condition) {
+  using namespace activation;
+  const Form form = is_condition ? Form::condition : Form::number;
+  const Parsed parsed = named(form, [&] { return parse(text, form); });
+  std::vector<std::string> numbers, names, reads;
+  for (const auto& [name, number] : parsed.bindings) {
+    numbers.push_back(fmt::format(R"("{}": {})", name, shortest(number)));
+  }
+  for (const NameInText& one : parsed.contents.names) {
+    names.push_back(fmt::format(R"(["{}", {}, {}, {}])", one.name, one.begin, one.end, one.is_whole_index));
+  }
+  for (const ReadInText& one : parsed.contents.reads) {
+    reads.push_back(fmt::format(R"(["{}", ["{}"]])", one.tensor, fmt::join(one.indices, R"(", ")")));
+  }
+  return fmt::format(R"({{"functions": {}, "end": {}, "numbers": {{{}}}, "names": [{}], "reads": [{}]}})",
+                     parsed.functions, parsed.contents.end, listed(numbers), listed(names), listed(reads));
+}
+
 namespace {
 
 /// Returns the numbers of the inputs of a function that reads only numbers. Throws Error (value) unless there is one

@@ -224,6 +224,7 @@ class Parser {
     }
     if (is_empty) throw Error(ErrorKind::value, "expected a condition (kv_idx <= q_idx), but the text is empty");
     const NodeId root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
+    contents.end = peek().position;
     if (peek().kind == Token::Kind::name && peek().text == "with") {
       bindings();
     }
@@ -236,6 +237,7 @@ class Parser {
   std::map<std::string, double> bound;
   std::map<std::string, std::size_t> parameters;
   std::map<std::string, std::size_t> reads;
+  Contents contents;
 
  private:
   /// A number, or a condition if `choice` is given.
@@ -269,7 +271,11 @@ class Parser {
     return token;
   }
 
-  bool at(std::string_view symbol) const { return peek().kind == Token::Kind::symbol && peek().text == symbol; }
+  static bool is_symbol(const Token& token, std::string_view symbol) {
+    return token.kind == Token::Kind::symbol && token.text == symbol;
+  }
+
+  bool at(std::string_view symbol) const { return is_symbol(peek(), symbol); }
 
   [[noreturn]] void fail(const Token& token, std::string_view what, std::string_view advice = "") const {
     throw Error(ErrorKind::value, fault(text_, token.position, what, advice));
@@ -471,25 +477,38 @@ class Parser {
     if (token.text == "s" && !score_) {
       fail(token, "a mask does not read the score s", "use positions and tensors of the call");
     }
-    if (token.text == "s") return *score_;
+    if (token.text == "s") {
+      note(token);
+      return *score_;
+    }
     if (token.text == "pi") return tree_.number(std::numbers::pi);
     if (token.text == "inf") return tree_.number(std::numeric_limits<double>::infinity());
     if (token.text == where || find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
       fail(token, fmt::format("{} is a function", token.text), fmt::format("write {}(s)", token.text));
     }
+    note(token);
     if (at("[")) return read(token);
     parameters.try_emplace(token.text, token.position);
     return tree_.parameter(token.text);
   }
 
+  void note(const Token& token) {
+    contents.names.push_back(
+        {token.text, token.position, token.position + token.text.size(), token.position == whole_index_});
+  }
+
   NodeId read(const Token& tensor) {
-    take();
-    std::vector<NodeId> indices = {expression_number()};
-    while (at(",")) {
+    std::vector<NodeId> indices;
+    std::vector<std::string> names_of_indices;
+    do {
       take();
+      const bool is_name = peek().kind == Token::Kind::name && (is_symbol(peek(1), ",") || is_symbol(peek(1), "]"));
+      names_of_indices.push_back(is_name ? peek().text : "");
+      if (is_name) whole_index_ = peek().position;
       indices.push_back(expression_number());
-    }
+    } while (at(","));
     expect("]");
+    contents.reads.push_back({tensor.text, std::move(names_of_indices)});
     if (indices.size() > most_axes) {
       fail(tensor, fmt::format("{} has {} indices", tensor.text, indices.size()),
            fmt::format("a tensor has at most {} axes: combine two of them", most_axes));
@@ -532,21 +551,20 @@ class Parser {
     const std::vector<Value> values = call_arguments();
     const Arguments x = numbers(values);
     check_count(function, x.size(), mask.least, mask.most);
-    if (mask.name == "causal") return at_most(tree_.parameter("kv_idx"), row());
+    if (mask.name == "causal") return at_most(position("kv_idx"), row());
     if (mask.name == "window") {
-      return all_of({within(values[0], tree_.subtract(row(), tree_.parameter("kv_idx"))),
-                     within(values[1], tree_.subtract(tree_.parameter("kv_idx"), row()))});
+      return all_of({within(values[0], tree_.subtract(row(), position("kv_idx"))),
+                     within(values[1], tree_.subtract(position("kv_idx"), row()))});
     }
-    if (mask.name == "prefix") return below(tree_.parameter("kv_idx"), x[0]);
-    if (mask.name == "interval")
-      return all_of({at_most(x[0], tree_.parameter("kv_idx")), below(tree_.parameter("kv_idx"), x[1])});
+    if (mask.name == "prefix") return below(position("kv_idx"), x[0]);
+    if (mask.name == "interval") return all_of({at_most(x[0], position("kv_idx")), below(position("kv_idx"), x[1])});
     return hstu(values, x);
   }
 
   /// The mask of gdpa.mask.hstu (python/gdpa/mask.py has the rule): contexts, targets, target_group_size and window.
   Choice hstu(const std::vector<Value>& values, const Arguments& x) {
-    const NodeId contexts = x[0], targets = x[1], key = tree_.parameter("kv_idx");
-    const NodeId end = tree_.subtract(tree_.parameter("len_k"), targets);
+    const NodeId contexts = x[0], targets = x[1], key = position("kv_idx");
+    const NodeId end = tree_.subtract(position("len_k"), targets);
     const NodeId group = x.size() > 2 ? x[2] : tree_.number(1);
     if (tree_.is_number(group) && tree_[group].number < 1) {
       fail(values[2].first, "expected a group of at least 1 target", "the third argument is the size of a group");
@@ -557,7 +575,7 @@ class Parser {
     }
     if (!tree_.is_number(targets, 0)) {
       // The targets before the first one of the group of the row.
-      const NodeId target = tree_.subtract(tree_.add(tree_.parameter("q_idx"), targets), tree_.parameter("len_q"));
+      const NodeId target = tree_.subtract(tree_.add(position("q_idx"), targets), position("len_q"));
       const NodeId first = tree_.is_number(group, 1)
                                ? target
                                : tree_.multiply(tree_.make(Operation::floor_divide, target, group), group);
@@ -568,8 +586,12 @@ class Parser {
   }
 
   /// The key at the diagonal of a query: the last query is the last key.
-  NodeId row() {
-    return tree_.subtract(tree_.add(tree_.parameter("q_idx"), tree_.parameter("len_k")), tree_.parameter("len_q"));
+  NodeId row() { return tree_.subtract(tree_.add(position("q_idx"), position("len_k")), position("len_q")); }
+
+  /// A position that a named mask reads, although the text does not have its name.
+  NodeId position(const std::string& name) {
+    contents.names.push_back({name, peek().position, peek().position, false});
+    return tree_.parameter(name);
   }
 
   Choice below(NodeId a, NodeId b) { return comparison("<", a, b); }
@@ -659,7 +681,8 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t next_ = 0;
   int depth_;
-  bool keeps_quotients_ = false;  // in an argument of floor
+  bool keeps_quotients_ = false;            // in an argument of floor
+  std::optional<std::size_t> whole_index_;  // the position of the last name that is an index and nothing else
   CanonicalText canonical_;
 };
 
@@ -681,6 +704,7 @@ Parsed parse(std::string_view text, Form form, const std::string& score_factor) 
   parsed.bindings = std::move(parser.bound);
   parsed.parameters = std::move(parser.parameters);
   parsed.reads = std::move(parser.reads);
+  parsed.contents = std::move(parser.contents);
   if (score_factor.empty()) return parsed;
   if (!tree.reachable({parsed.root})[score]) {
     throw Error(ErrorKind::value, fmt::format("expected an expression that reads the score s, which has a factor, got "

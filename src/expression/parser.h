@@ -14,6 +14,27 @@ namespace gdpa::activation {
 /// tree is the number where(condition, 1, 0).
 enum class Form { number, condition };
 
+/// A name in a text that is not the name of a function or of a constant.
+struct NameInText {
+  std::string name;
+  std::size_t begin = 0;
+  std::size_t end = 0;          ///< equal to `begin` for a position that a named mask reads, such as kv_idx of causal()
+  bool is_whole_index = false;  ///< whether the name is an index of a tensor and nothing else
+};
+
+/// A read of a tensor. For each axis, it has the name that is the whole index, or an empty text.
+struct ReadInText {
+  std::string tensor;
+  std::vector<std::string> indices;
+};
+
+/// What a text contains: its names and reads in the order of the text, without the clause that binds parameters.
+struct Contents {
+  std::vector<NameInText> names;
+  std::vector<ReadInText> reads;
+  std::size_t end = 0;  ///< of the expression: where the clause begins
+};
+
 /// A parsed text. `text` is the canonical form without the clause that binds parameters.
 struct Parsed {
   Tree tree;
@@ -23,6 +44,7 @@ struct Parsed {
   std::map<std::string, double> bindings;         ///< from the clause "with a = 2"
   std::map<std::string, std::size_t> parameters;  ///< the names in the expression, with their first positions
   std::map<std::string, std::size_t> reads;       ///< the tensors that the expression reads by index, in the same way
+  Contents contents;
 };
 
 /// With a `score_factor`, the parameter of this name multiplies the score. Throws Error (value) if the text does not

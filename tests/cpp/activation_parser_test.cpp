@@ -44,6 +44,18 @@ TEST(Parser, OperatorsBindAsInMathematics) {
   EXPECT_EQ(at("+s", 3), 3);
 }
 
+TEST(Parser, ADescriptionHasTheNamesAndReadsOfATextWithoutTheirNumbers) {
+  EXPECT_EQ(gdpa::describe("a * s; t[head, b[q_idx + 1]] * pi with a = 2"),
+            R"({"functions": 2, "end": 34, "numbers": {"a": 2}, "names": [["a", 0, 1, false], ["s", 4, 5, false], )"
+            R"(["t", 7, 8, false], ["head", 9, 13, true], ["b", 15, 16, false], ["q_idx", 17, 22, false]], )"
+            R"("reads": [["b", [""]], ["t", ["head", ""]]]})");
+  EXPECT_EQ(gdpa::describe("gelu"), R"({"functions": 1, "end": 4, "numbers": {}, "names": [], "reads": []})");
+  EXPECT_EQ(gdpa::describe("prefix(n[batch])", true),
+            R"({"functions": 1, "end": 16, "numbers": {}, "names": [["n", 7, 8, false], ["batch", 9, 14, true], )"
+            R"(["kv_idx", 16, 16, false]], "reads": [["n", ["batch"]]]})");
+  EXPECT_THROW(gdpa::describe("kv_idx < 3"), gdpa::Error);
+}
+
 TEST(Parser, NumbersAndConstants) {
   EXPECT_EQ(at("s + .5", 1), 1.5);
   EXPECT_EQ(at("s + 2e-3", 0), 2e-3);

@@ -246,6 +246,10 @@ def impossible_placements_are_refused() -> None:
     by_rows, whole_rows = distribute_tensor(rows, mesh, [Shard(0)]), distribute_tensor(rows, mesh, [Replicate()])
     of_shard = DTensor.from_local(cu, mesh, [Shard(0)])
     refused(lambda: gdpa.varlen_attention(by_rows, by_rows, by_rows, cu, cu), "expected a DTensor, as the rows are")
+    whole = (whole_rows, whole_rows, whole_rows, cu, cu)
+    refused(
+        lambda: gdpa.varlen_attention(*whole, activation="table[head"), "^activation: expected .* but the text ends"
+    )
     refused(
         lambda: gdpa.varlen_attention(whole_rows, whole_rows, whole_rows, of_shard, of_shard),
         r"cu_seqlens_q: expected Shard\(0\) for the rows of all jagged operands",
@@ -440,6 +444,8 @@ def context_parallelism_refuses_on_every_rank() -> None:
     part = randn(other.bounds_q[rank + 1] - other.bounds_q[rank], H, 8)
     refused(lambda: context_parallel_attention(part, part, part, other), "expected the same plan on all ranks")
     refused(lambda: context_parallel_attention(mine, mine, mine, plan, activation="s * q_idx"), "reads no position")
+    named = "where(causal(), s, 0)"  # reads positions that it does not name
+    refused(lambda: context_parallel_attention(mine, mine, mine, plan, activation=named), "reads no position")
     refused(lambda: context_parallel_attention(mine, mine, mine, plan, head_groups=3), "head_groups: expected 1, or")
     refused(lambda: ContextPlan([0, 5, 2]), "cu_seqlens: expected offsets that begin")
     refused(lambda: ContextPlan([0, 5], [0, 5, 9]), "cu_seqlens_k: expected 2 offsets")

@@ -13,8 +13,8 @@ from reference import offsets
 from torch import Tensor
 
 import gdpa
-from gdpa._activation import names_of_reads
 from gdpa._attention import _torch_allows_tf32
+from gdpa._text import names_of_reads
 
 LENGTHS = [[3, 4], [5, 0], [1, 1], [40, 2], [0, 17]]
 
@@ -158,6 +158,13 @@ def test_an_error_keeps_its_type_and_its_words_in_compiled_code() -> None:
 class Model(torch.nn.Module):
     def forward(self, query: Tensor, cu: Tensor) -> Tensor:
         return gdpa.varlen_attention(query, query, query, cu, cu, activation=swish)
+
+
+def test_compiled_code_refuses_a_text_with_the_error_of_the_operator() -> None:
+    compiled = torch.compile(gdpa.varlen_attention, fullgraph=True, backend="eager")
+    query, cu = torch.randn(5, 2, 8), offsets([2, 3])
+    with pytest.raises(ValueError, match=r"^activation: expected .* but the text ends"):
+        compiled(query, query, query, cu, cu, activation="silu(a * s", params={"a": torch.ones(())})
 
 
 def test_a_saved_program_keeps_the_names_of_the_tensors_of_the_function_and_of_the_mask() -> None:

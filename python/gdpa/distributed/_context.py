@@ -4,7 +4,6 @@ GDPA has no softmax, so the outputs of parts of the keys simply add. The heads m
 communication of one group then runs during the computation of another group.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,10 +17,10 @@ from gdpa._attention import OutScale, Scale, problem_of
 from gdpa._errors import translated
 from gdpa._library import PROBLEM, backward, forward
 from gdpa._operators import split_gradients
+from gdpa._text import describe
 from gdpa.distributed._plan import ContextPlan
 
-_POSITIONS = re.compile(r"\b(batch|q_idx|kv_idx|q_row|kv_row|len_q|len_k)\b")
-_HEAD = re.compile(r"\bhead\b|;")
+_POSITIONS = ("batch", "q_idx", "kv_idx", "q_row", "kv_row", "len_q", "len_k")
 
 
 def context_parallel_attention(
@@ -77,14 +76,15 @@ def context_parallel_attention(
     options = (*options, None, adds_in_kernel)
     parameters, rest = problem_of(query, key, *cu_seqlens, None, None, None, None, activation, params, *options)
     given = dict(zip(PROBLEM[PROBLEM.index("cu_seqlens_q") :], rest, strict=True))
-    text, names = given["activation"], given["parameter_names"] or ()
-    found = next((one for one in _POSITIONS.findall(text) if one not in names), None)
+    said, tensors = describe(given["activation"]), given["parameter_names"] or ()
+    names = [one.name for one in said.names if one.name not in tensors]
+    found = next((name for name in names if name in _POSITIONS), None)
     if found is not None:
         raise ValueError(
             f"activation: expected a function that reads no position in the sequence, got one that reads {found}; a "
             "rank has only parts of sequences"
         )
-    is_same = not _HEAD.search(text) and all(tensor.dim() == 0 for tensor in parameters)
+    is_same = said.functions == 1 and "head" not in names and all(tensor.dim() == 0 for tensor in parameters)
     heads = key.shape[1]
     if head_groups is None:
         in_forward, in_backward = 1, 2 if is_same and heads % 2 == 0 else 1

@@ -1,15 +1,14 @@
 """HSTULayer, the layer of Hierarchical Sequential Transduction Units."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gdpa._activation import Activation
 from gdpa._attention import OutScale, Scale
 from gdpa._errors import refuse_gradient
+from gdpa._text import parsed, replaced
 from gdpa.nn._attention import GDPA, head_dim_of
 from gdpa.nn._jagged import packed_like, unpacked
 from gdpa.nn.functional import layer_norm
@@ -17,28 +16,26 @@ from gdpa.nn.functional import layer_norm
 _POSITION = "position[head, clamp(q_idx - kv_idx, 0, {last})]"
 _TIME = "time[head, clamp(floor({bucket}), 0, {last})]"
 _DIFFERENCE = "(t_query[q_row] - t_key[kv_row])"
-_SCORE, _T = re.compile(r"\bs\b"), re.compile(r"\bt\b")
-_NAME = re.compile(r"\b[^\W\d]\w*\b(?!\s*\()")  # the names of functions are before a parenthesis
 
 
 def _of_score(activation: str, score: str) -> str:
     """Returns the expression f(score) for a name or an expression in s."""
-    return f"{activation}({score})" if activation.isidentifier() else _SCORE.sub(f"({score})", activation)
+    return f"{activation}({score})" if activation.isidentifier() else replaced(activation, {"s": f"({score})"})
 
 
 def _check_bucket(bucket: str) -> None:
     """Refuses a text that is not an expression in t alone."""
     if not isinstance(bucket, str):
         raise TypeError(f"bucket: expected a text, got {type(bucket).__name__}; write an expression in t")
-    if ";" in bucket or set(_NAME.findall(bucket)) - {"pi", "inf"} != {"t"}:
-        reason = "read t and no other name"
+    try:
+        said = parsed(bucket)
+    except ValueError as error:
+        reason = str(error).partition("\n")[0].removeprefix("activation: ")
     else:
-        try:
-            Activation(_T.sub("s", bucket))
-        except ValueError as error:
-            reason = str(error).partition("\n")[0].removeprefix("activation: ")
-        else:
+        is_of_t = {one.name for one in said.names} == {"t"} and not (said.numbers or said.reads)
+        if is_of_t and said.functions == 1:
             return
+        reason = "read t and no other name"
     raise ValueError(
         "bucket: expected an expression in t, the difference of two times, such as 'log(max(1, abs(t))) / 0.301', got "
         f"{bucket!r}; {reason}"
@@ -127,7 +124,7 @@ class HSTULayer(nn.Module):
             terms.append(_POSITION.format(last=positions - 1))
         if time_buckets:
             tables["time"] = torch.zeros(heads, time_buckets)
-            terms.append(_TIME.format(last=time_buckets - 1, bucket=_T.sub(_DIFFERENCE, bucket)))
+            terms.append(_TIME.format(last=time_buckets - 1, bucket=replaced(bucket, {"t": _DIFFERENCE})))
         own = (*tables, "t_query", "t_key") if time_buckets else tuple(tables)
         for name in own:
             if params is not None and name in params:
