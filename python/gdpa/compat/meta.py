@@ -151,9 +151,14 @@ def generalized_dot_product_attention(
         raise ValueError(f"window_size: expected 0 or more, or None, got {window_size}; no key is within the window")
     if broadcast_q:
         _check_shared(query, query_offset)
-    begins_q = begins_k = None
+    begins_q = begins_k = output_begins = output_rows = None
     if use_start_end_offsets:
         begins_q, begins_k = query_offset.view(-1, 2), key_offset.view(-1, 2)
+        if total_num_objects != query.shape[0]:
+            output_begins, output_rows = begins_q[:, 0], total_num_objects
+    if output_offset is not None and output_offset is not query_offset:
+        output_begins = output_offset.view(-1, 2)[:, 0] if use_start_end_offsets else output_offset[:-1]
+        output_rows = total_num_objects if use_start_end_offsets else None
     output = varlen_attention(
         query,
         key,
@@ -169,14 +174,10 @@ def generalized_dot_product_attention(
         seq_offsets_q=begins_q,
         seq_offsets_k=begins_k,
         kv_of=ad_to_request_offset,
+        output_offsets=output_begins,
+        output_rows=output_rows,
     )
-    if output.shape[-1] != columns:
-        output = output[..., :columns]
-    if output_offset is not None and output_offset is not query_offset:
-        return _placed(output, query_offset, output_offset, broadcast_q, use_start_end_offsets, total_num_objects)
-    if total_num_objects is not None and use_start_end_offsets:
-        return _with_rows(output, total_num_objects)
-    return output
+    return output if output.shape[-1] == columns else output[..., :columns]
 
 
 #: Meta's name of its function for the CPU. Here it is the same function.
@@ -269,45 +270,3 @@ def _check_shared(query: torch.Tensor, query_offset: torch.Tensor) -> None:
             f"query_offset: expected (0, {query.shape[0]}), all rows of query, with broadcast_q, got "
             f"{tuple(query_offset.tolist())}; pass the rows that the sequences have in common"
         )
-
-
-def _with_rows(output: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns the output with so many rows: the first ones, or with zeros after them."""
-    missing = rows - output.shape[0]
-    if missing == 0:
-        return output
-    return output[:rows] if missing < 0 else torch.nn.functional.pad(output, (0, 0, 0, 0, 0, missing))
-
-
-def _placed(
-    output: torch.Tensor,
-    query_offset: torch.Tensor,
-    output_offset: torch.Tensor,
-    is_broadcast: bool,
-    has_ends: bool,
-    total_num_objects: int | None,
-) -> torch.Tensor:
-    """Moves the rows of each sequence to the rows that output_offset names. The other rows are 0."""
-    rows = torch.arange(output.shape[0], device=output.device)
-    if is_broadcast:
-        batch = output_offset.shape[0] - 1
-        length = output.shape[0] // max(batch, 1)
-        begins = torch.arange(batch, device=output.device) * length
-        ends = begins + length
-    elif has_ends:
-        begins, ends = query_offset.view(-1, 2).long().unbind(1)
-    else:
-        begins, ends = query_offset[:-1].long(), query_offset[1:].long()
-    targets = output_offset.view(-1, 2)[:, 0] if has_ends else output_offset[: begins.shape[0]]
-    if begins.shape[0] == 0:
-        return output
-    # An empty sequence contains no row, and would hide the sequence that begins at the same row.
-    begins = torch.where(begins < ends, begins, output.shape[0])
-    begins, order = begins.sort()
-    sequence = (torch.searchsorted(begins, rows, right=True) - 1).clamp(min=0)
-    is_inside = (rows >= begins[sequence]) & (rows < ends[order][sequence])
-    count = output.shape[0] if total_num_objects is None or not has_ends else total_num_objects
-    target = rows - begins[sequence] + targets[order][sequence]
-    # Rows without a sequence go to one more row, which is cut off.
-    target = torch.where(is_inside & (target >= 0) & (target < count), target, count)
-    return output.new_zeros(count + 1, *output.shape[1:]).index_copy(0, target, output)[:count]
