@@ -4,27 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._errors import translated
-from gdpa._library import PROBLEM, forward, prepare_lists
-from gdpa._operators import empty_output, required_gradients
+from gdpa._library import PROBLEM, prepare_lists
+from gdpa._warmup import Record
 from gdpa._when_imported import disable
 from gdpa.mask import Mask, PreparedMask, window
-
-
-class _Record(TorchDispatchMode):
-    """Records the calls of gdpa. Their results have no numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.problems: list[tuple[Any, ...]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not forward:
-            return func(*args, **(kwargs or {}))
-        self.problems.append(args)
-        return empty_output(*args)
 
 
 @disable(reason="gdpa.prepare_mask returns an object: call it outside of the compiled function")
@@ -70,7 +55,7 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
         >>> for layer in range(2):
         ...     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
     """
-    with _Record() as record, torch.no_grad():
+    with Record() as record, torch.no_grad():
         function(*arguments, **keywords)
     if len(record.problems) != 1:
         raise ValueError(
@@ -82,7 +67,7 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
     if mask.window is not None:
         return PreparedMask(mask, None, "")
     try:
-        lists, tiles = prepare_lists(*problem, backward, *required_gradients(problem))
+        lists, tiles = prepare_lists(*problem, backward, *record.wanted[0])
     except RuntimeError as error:
         raise translated(error) from None
     return PreparedMask(mask, lists, tiles)

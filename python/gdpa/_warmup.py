@@ -10,7 +10,7 @@ from gdpa._library import Wanted, forward
 from gdpa._operators import empty_output, required_gradients
 
 
-class _Record(TorchDispatchMode):
+class Record(TorchDispatchMode):
     """Records the calls of gdpa and returns zeros."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def warmup(
         >>> kernels.result()
         []
     """
-    with _Record() as record:
+    with Record() as record:
         function(*arguments, **keywords)
     options = "both" if backward else "forward", architecture, lengths
     if background:

@@ -14,7 +14,7 @@ import torch
 
 import gdpa
 from gdpa._compilation import no_progress
-from gdpa._warmup import _Record
+from gdpa._warmup import Record
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,7 +117,7 @@ def test_says_when_the_kernels_are_not_there_in_time_and_a_program_ends_while_th
 
 
 def test_the_kernels_of_backward_can_be_compiled_alone() -> None:
-    with _Record() as record:
+    with Record() as record:
         gdpa.varlen_attention(*problem(), activation="s * s + 2")
     kernels = gdpa.Warmup(record.problems, ("backward", "sm_90a", "these"), record.wanted).result()
     assert {kernel.name.split()[1] for kernel in kernels} == {"key_schedule", "backward"}
@@ -162,7 +162,7 @@ def test_the_gradients_are_those_that_operands_and_tensors_of_the_call_require(
         tensors[required].requires_grad_()
     params, out_scale = {name: tensors.pop(name) for name in ("a", "table")}, tensors.pop("out_scale")
     options = {"activation": "a * s + table[abs(q_idx - kv_idx)]", "params": params, "out_scale": out_scale}
-    with _Record() as record:
+    with Record() as record:
         gdpa.varlen_attention(*tensors.values(), cu_q, cu_k, **options)
     assert record.wanted == [wanted]
 

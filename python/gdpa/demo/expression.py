@@ -24,31 +24,12 @@ NAMED: dict[str, Elementwise] = {
     "tanh": torch.tanh,
 }
 FUNCTIONS = (
-    "abs",
-    "erf",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "relu",
-    "sigmoid",
-    "sign",
-    "sin",
-    "cos",
-    "tanh",
-    "sqrt",
+    *("abs", "erf", "exp", "exp2", "expm1", "log", "log1p", "relu"),
+    *("sigmoid", "sign", "sin", "cos", "tanh", "sqrt"),
 )
 ALLOWED = (
-    ast.Expression,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.operator,
-    ast.unaryop,
-    ast.Call,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
+    *(ast.Call, ast.Name, ast.Load, ast.Constant),
 )
 
 

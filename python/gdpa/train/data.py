@@ -10,11 +10,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gdpa.demo.histories import data_file
+from gdpa.demo import histories as demo
 
 ITEMS = 1682
 
@@ -68,8 +67,5 @@ class Events:
 @functools.cache
 def load(users: int | None = None) -> Events:
     """Returns the events of the first `users` users, or of all users."""
-    user, item, _, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)
-    order = np.lexsort((time, user))
-    _, lengths = np.unique(user, return_counts=True)
-    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths[:users])]))
-    return Events(torch.from_numpy(item[order[: int(offsets[-1])]] - 1), offsets)
+    histories = demo.load(users)
+    return Events(histories.items, histories.offsets)
