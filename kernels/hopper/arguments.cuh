@@ -58,6 +58,7 @@ struct QueryMajorArguments {
 };
 
 using ParameterGradientsArguments = QueryMajorArguments;
+using CompleteTermsArguments = CommonArguments;
 
 /// Guards that only huge and infinite scores need cost much: an instruction for each score in forward, and half of the
 /// function in backward. The first pass leaves them out. If a result is not finite, which this can cause, a second pass

@@ -7,7 +7,7 @@
 // too few for the search.
 #pragma once
 
-#include "common/border_sums.cuh"
+#include "common/parameter_sum.cuh"
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
@@ -70,7 +70,7 @@ __device__ void clear_parameter_sums(const Params& params) {
     const BoundTensor& gradient = params.grad_parameters[tensor];
     const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, threads = int64_t{gridDim.x} * blockDim.x;
     if (auto* const borders = static_cast<FloatSum*>(params.parameter_sums.borders); borders != nullptr) {
-      const int64_t count = params.batch * params.heads_q * BorderSums::count_of(gradient);
+      const auto count = params.parameter_sums.copy_bytes / static_cast<int64_t>(sizeof(FloatSum));
       for (int64_t i = first; i < count; i += threads) borders[i] = {};
       continue;
     }

@@ -11,7 +11,6 @@ using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
 using ParameterGradientsArguments = CommonArguments;
 using CheckIndicesArguments = CommonArguments;
-using CompleteTermsArguments = CommonArguments;
 using ListTilesArguments = CommonArguments;
 
 struct ReduceArguments {

@@ -23,7 +23,7 @@ namespace gdpa {
 struct ParameterSums {
   int32_t copies = 1;       ///< a power of 2; params.grad_parameters are the first copy
   int64_t copy_bytes = 0;   ///< from the sums of a copy to the same sums of the next copy
-  void* borders = nullptr;  ///< if terms are stored: the sums at the end of the axes (common/border_sums.cuh)
+  void* borders = nullptr;  ///< if terms are stored: `copy_bytes` of sums (kernels/hopper/stored_terms.cuh)
 };
 
 /// out_scale in the form for kernels: one number, 1 / length, one number for each batch entry, or one for each query.

@@ -264,7 +264,7 @@ void plan_parameter_gradients(const Call& call, GpuPlan& plan, std::vector<Launc
 
 void set_parameter_sums(const ParameterSumsPlan& plan, const Problem& problem, std::byte* workspace,
                         CommonArguments& arguments) {
-  if (is_term(plan.sum)) arguments.params.parameter_sums.borders = workspace + plan.offset;
+  if (is_term(plan.sum)) arguments.params.parameter_sums = {1, plan.bytes, workspace + plan.offset};
   if (plan.offset < 0 || plan.adds_to_gradients) return;
   arguments.params.parameter_sums = {plan.copies, plan.bytes};
   int64_t offset = plan.offset;

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "gpu/kernels/attention.h"
+#include "gpu/kernels/hopper.h"
 #include "gpu/tile_lists.h"
-#include "portable/arguments.cuh"
 
 namespace gdpa::gpu {
 namespace {
@@ -19,8 +18,8 @@ struct CompleteTerms {
   unsigned mask_types = 0;
   int tile_lists = 0;
 
-  using Arguments = portable::CompleteTermsArguments;
-  static constexpr KernelNames names = {"portable", "complete_terms", "complete_terms", "CompleteTermsArguments", ""};
+  using Arguments = hopper::CompleteTermsArguments;
+  static constexpr KernelNames names = {"hopper", "complete_terms", "stored_terms", "CompleteTermsArguments", ""};
   static constexpr bool reads_function = false, reads_mask = true;
   auto operator<=>(const CompleteTerms&) const = default;
   std::string description() const { return std::string(names.name); }
@@ -32,8 +31,8 @@ struct CompleteTerms {
     config.number("tile_queries", tile_queries);
     config.number("tile_keys", tile_keys);
     write_mask(tile_lists, expressions, config);
-    config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
-    return {.functions = condition_of(expressions, mask_types), .config = config.text()};
+    config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
+    return hopper_source(condition_of(expressions, mask_types), config);
   }
 };
 

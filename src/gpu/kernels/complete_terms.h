@@ -1,4 +1,4 @@
-// The host file of kernels/portable/complete_terms.cuh, which writes the elements of a gradient that backward does not
+// The host file of the kernel of kernels/hopper/stored_terms.cuh that writes the elements of a gradient that backward does not
 // store if it stores terms.
 #pragma once
 
