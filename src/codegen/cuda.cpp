@@ -365,17 +365,10 @@ Struct unguarded_struct(std::string_view name, const Function& all, Accuracy acc
 /// Returns the program with all results but the first one multiplied by an input.
 Program times_gradient(Program program, std::size_t input) {
   const auto last = [&] { return static_cast<std::uint16_t>(program.steps.size() - 1); };
-  Step gradient;
-  gradient.operation = Operation::input;
-  gradient.number = static_cast<double>(input);
-  program.steps.push_back(gradient);
+  program.steps.push_back({.operation = Operation::input, .number = static_cast<double>(input)});
   const std::uint16_t factor = last();
   for (std::size_t result = 1; result < program.results.size(); ++result) {
-    Step product;
-    product.operation = Operation::multiply;
-    product.a = factor;
-    product.b = program.results[result];
-    program.steps.push_back(product);
+    program.steps.push_back({.operation = Operation::multiply, .a = factor, .b = program.results[result]});
     program.results[result] = last();
   }
   return program;

@@ -251,15 +251,14 @@ ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs, bool
 std::optional<double> factor_in(const Program& program, std::size_t input) {
   std::vector<std::optional<double>> factors;  // of each step; 0 if it does not depend on the input
   for (const Step& step : program.steps) {
-    const int operands = operand_count(step.operation);
     const std::optional<double> none;
     const auto of = [&](std::uint16_t operand) { return factors[operand]; };
     const auto times = [&](std::uint16_t number, std::uint16_t x) -> std::optional<double> {
       const bool is_number = program.steps[number].operation == Operation::constant;
       return is_number && of(x) ? std::optional(program.steps[number].number * *of(x)) : none;
     };
-    const bool depends = (operands > 0 && of(step.a) != 0.0) || (operands > 1 && of(step.b) != 0.0) ||
-                         (operands > 2 && of(step.c) != 0.0);
+    const bool depends =
+        std::ranges::any_of(operands_of(step), [&](std::uint16_t operand) { return of(operand) != 0.0; });
     if (step.operation == Operation::input) {
       factors.emplace_back(static_cast<std::size_t>(step.number) == input ? 1.0 : 0.0);
     } else if (!depends) {

@@ -19,13 +19,8 @@ std::vector<NodeId> rebuild(Tree& tree, const Program& program) {
   std::vector<NodeId> nodes;
   nodes.reserve(program.steps.size());
   for (const Step& step : program.steps) {
-    Node node;
-    node.operation = step.operation;
-    node.number = step.number;
-    const int operands = operand_count(step.operation);
-    if (operands > 0) node.a = nodes[step.a];
-    if (operands > 1) node.b = nodes[step.b];
-    if (operands > 2) node.c = nodes[step.c];
+    Node node{.operation = step.operation, .a = step.a, .b = step.b, .c = step.c, .number = step.number};
+    for_each_operand(node, [&](NodeId& operand) { operand = nodes[operand]; });
     nodes.push_back(tree.make(node));
   }
   std::vector<NodeId> results;
@@ -62,10 +57,7 @@ class Rewriting {
     for (NodeId id = 0; id <= root; ++id) {
       if (!wanted[id]) continue;
       Node node = tree_[id];
-      const int operands = operand_count(node.operation);
-      if (operands > 0) node.a = rewritten[node.a];
-      if (operands > 1) node.b = rewritten[node.b];
-      if (operands > 2) node.c = rewritten[node.c];
+      for_each_operand(node, [&](NodeId& operand) { operand = rewritten[operand]; });
       rewritten[id] = rule(id, node);
     }
     return rewritten[root];

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "expression/tree.h"
-
 namespace gdpa::activation {
 
 std::string literal(double number) {
@@ -47,10 +45,6 @@ std::string_view position_of(Index index) {
   return "";
 }
 
-bool is_comparison(Operation operation) {
-  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
-}
-
 namespace {
 
 /// The operator between two operands, or nothing.
@@ -73,59 +67,12 @@ std::string_view sign_of(Operation operation) {
   }
 }
 
-/// The name of an operation that is no elementary function in the headers of kernels/common.
-std::string_view name_of(Operation operation) {
-  switch (operation) {
-    case Operation::add:
-      return "add";
-    case Operation::subtract:
-      return "subtract";
-    case Operation::multiply:
-      return "multiply";
-    case Operation::divide:
-      return "divide";
-    case Operation::floor_divide:
-      return "floor_divide";
-    case Operation::negate:
-      return "negate";
-    case Operation::absolute:
-      return "absolute";
-    case Operation::sign:
-      return "sign";
-    case Operation::floor:
-      return "floor";
-    case Operation::minimum:
-      return "minimum";
-    case Operation::maximum:
-      return "maximum";
-    case Operation::less:
-      return "less";
-    case Operation::less_equal:
-      return "less_equal";
-    case Operation::equal:
-      return "equal";
-    case Operation::select:
-      return "select";
-    default:
-      return {};
-  }
-}
-
-/// The same for the operations with an approximation: elementary functions, powers and quotients.
-std::string_view elementary_or_power(Operation operation) {
-  if (operation == Operation::divide) return "divide";
-  return operation == Operation::power ? "power" : elementary_name(operation);
+/// Whether the operation is an approximation: an elementary function, a power or a quotient.
+bool is_approximate(Operation operation) {
+  return is_elementary(operation) || operation == Operation::power || operation == Operation::divide;
 }
 
 constexpr double exponent_of_infinity = 128;
-
-/// The numbers that each step can have.
-std::vector<Interval<double>> ranges_of(const Program& program) {
-  Program all = program;
-  all.results.clear();
-  for (std::size_t i = 0; i < all.steps.size(); ++i) all.results.push_back(static_cast<std::uint16_t>(i));
-  return enclose(all, Interval<double>::whole());
-}
 
 }  // namespace
 
@@ -204,19 +151,19 @@ std::string RealPrinter::function(const Step& step) const {
     case Operation::sign:
     case Operation::minimum:
     case Operation::maximum:
-      return call(fmt::format("gdpa::{}", name_of(step.operation)), step);
+      return call(fmt::format("gdpa::{}", operation_name(step.operation)), step);
     case Operation::divide:
       if (is_number(step.a) && at(step.a).number == 1) return fmt::format("{}reciprocal({})", level_, operand(step.b));
       [[fallthrough]];
     default:
-      return call(fmt::format("{}{}", level_, elementary_or_power(step.operation)), step);
+      return call(fmt::format("{}{}", level_, operation_name(step.operation)), step);
   }
 }
 
 // --- indices and conditions ------------------------------------------------------------------------------------------
 
 IndexPrinter::IndexPrinter(const Program& program, const std::vector<Input>& inputs, std::string prefix)
-    : ProgramPrinter(program, inputs, std::move(prefix)), ranges_(ranges_of(program)) {}
+    : ProgramPrinter(program, inputs, std::move(prefix)), ranges_(enclose_steps(program, Interval<double>::whole())) {}
 
 /// Whether the program uses this step only below a bound of at most `most`.
 bool IndexPrinter::is_bounded_above(std::uint16_t step, double most) const {
@@ -271,9 +218,9 @@ std::string IndexPrinter::expression(const Step& step) const {
 }
 
 std::string IndexPrinter::function(const Step& step) const {
-  const std::string_view elementary = elementary_or_power(step.operation);
-  if (!elementary.empty()) return call(fmt::format("gdpa::exact::{}", elementary), step, "static_cast<float>");
-  return call(fmt::format("gdpa::index::{}", name_of(step.operation)), step);
+  const std::string_view name = operation_name(step.operation);
+  return is_approximate(step.operation) ? call(fmt::format("gdpa::exact::{}", name), step, "static_cast<float>")
+                                        : call(fmt::format("gdpa::index::{}", name), step);
 }
 
 // --- bounds ----------------------------------------------------------------------------------------------------------
@@ -297,8 +244,8 @@ std::string BoundsPrinter::input(std::size_t input) const {
 }
 
 std::string BoundsPrinter::function(const Step& step) const {
-  const std::string_view name = name_of(step.operation);
-  return name.empty() ? "unknown(Type::float32)" : call(name, step);  // nothing is known of an elementary function
+  const bool is_unknown = is_elementary(step.operation) || step.operation == Operation::power;
+  return is_unknown ? "unknown(Type::float32)" : call(operation_name(step.operation), step);
 }
 
 }  // namespace gdpa::activation

@@ -25,8 +25,6 @@ std::string index_literal(double number);
 /// Returns the expression of a position in the generated structs.
 std::string_view position_of(Index index);
 
-bool is_comparison(Operation operation);
-
 /// The walk that all arithmetics share: `const <type> <prefix><step> = <expression>;`.
 class ProgramPrinter {
  public:

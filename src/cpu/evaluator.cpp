@@ -30,80 +30,12 @@ struct Node {
   std::array<std::uint16_t, 3> operand = {};
 };
 
-struct Shape {
-  Code code;
-  int operands;
-};
-
 /// Returns the instruction of an operation. Constants, inputs and the score are registers and have no instruction.
-Shape shape(Operation operation) {
-  switch (operation) {
-    case Operation::constant:
-    case Operation::score:
-    case Operation::input:
-      break;
-    case Operation::add:
-      return {Code::add, 2};
-    case Operation::subtract:
-      return {Code::subtract, 2};
-    case Operation::multiply:
-      return {Code::multiply, 2};
-    case Operation::divide:
-      return {Code::divide, 2};
-    case Operation::floor_divide:
-      return {Code::floor_divide, 2};
-    case Operation::power:
-      return {Code::power, 2};
-    case Operation::negate:
-      return {Code::negate, 1};
-    case Operation::absolute:
-      return {Code::absolute, 1};
-    case Operation::sign:
-      return {Code::sign, 1};
-    case Operation::floor:
-      return {Code::floor, 1};
-    case Operation::sqrt:
-      return {Code::sqrt, 1};
-    case Operation::rsqrt:
-      return {Code::rsqrt, 1};
-    case Operation::exp:
-      return {Code::exp, 1};
-    case Operation::exp2:
-      return {Code::exp2, 1};
-    case Operation::expm1:
-      return {Code::expm1, 1};
-    case Operation::log:
-      return {Code::log, 1};
-    case Operation::log2:
-      return {Code::log2, 1};
-    case Operation::log1p:
-      return {Code::log1p, 1};
-    case Operation::tanh:
-      return {Code::tanh, 1};
-    case Operation::sigmoid:
-      return {Code::sigmoid, 1};
-    case Operation::erf:
-      return {Code::erf, 1};
-    case Operation::softplus:
-      return {Code::softplus, 1};
-    case Operation::sin:
-      return {Code::sin, 1};
-    case Operation::cos:
-      return {Code::cos, 1};
-    case Operation::minimum:
-      return {Code::minimum, 2};
-    case Operation::maximum:
-      return {Code::maximum, 2};
-    case Operation::less:
-      return {Code::less, 2};
-    case Operation::less_equal:
-      return {Code::less_equal, 2};
-    case Operation::equal:
-      return {Code::equal, 2};
-    case Operation::select:
-      return {Code::select, 3};
-  }
-  return {Code::copy, 0};
+Code code_of(Operation operation) {
+  static_assert(static_cast<int>(Code::add) == static_cast<int>(Operation::add) &&
+                    static_cast<int>(Code::select) == static_cast<int>(Operation::select),
+                "the codes have the order of the operations");
+  return static_cast<Code>(operation);
 }
 
 bool is_product(const Program& program, std::uint16_t step) {
@@ -131,8 +63,8 @@ Node node_of(const Program& program, const Step& step) {
   if (step.operation == Operation::floor && program.steps[step.a].operation == Operation::log2) {
     return {Code::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
   }
-  const auto [code, operands] = shape(step.operation);
-  return {code, operands, {step.a, step.b, step.c}};
+  const int operands = activation::operand_count(step.operation);
+  return {operands > 0 ? code_of(step.operation) : Code::copy, operands, {step.a, step.b, step.c}};
 }
 
 /// 1 - sigmoid(x) for a sigmoid of the program. One instruction computes both, because the difference would cancel.

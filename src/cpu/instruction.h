@@ -10,15 +10,12 @@ namespace gdpa::cpu {
 /// The operation of an instruction with operands a, b and c. A comparison gives a mask with all bits set or no bits
 /// set.
 enum class Code : std::uint8_t {
-  copy,
-  add,
+  copy = 2,
+  add,  // from here on to select, in the order of activation::Operation
   subtract,
   multiply,
   divide,
   floor_divide,
-  multiply_add,       // a * b + c, rounded once if the processor has fused multiply-add
-  multiply_subtract,  // a * b - c
-  subtract_product,   // c - a * b
   power,
   negate,
   absolute,
@@ -31,11 +28,9 @@ enum class Code : std::uint8_t {
   expm1,
   log,
   log2,
-  floor_log2,  // floor(log2(a)), from the exponent of a
   log1p,
   tanh,
   sigmoid,
-  sigmoid_and_complement,  // sigmoid(a) to the destination, 1 - sigmoid(a) to register b
   erf,
   softplus,
   sin,
@@ -46,6 +41,11 @@ enum class Code : std::uint8_t {
   less_equal,
   equal,
   select,
+  multiply_add,            // a * b + c, rounded once if the processor has fused multiply-add
+  multiply_subtract,       // a * b - c
+  subtract_product,        // c - a * b
+  floor_log2,              // floor(log2(a)), from the exponent of a
+  sigmoid_and_complement,  // sigmoid(a) to the destination, 1 - sigmoid(a) to register b
 };
 
 /// Operands and destination are numbers of registers. The destination may also be an operand.

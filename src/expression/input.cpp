@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "expression/tree.h"
-
 namespace gdpa::activation {
 
 std::optional<Index> find_index(std::string_view name) {
@@ -61,11 +59,8 @@ bool reads_only_difference(const Program& program, const std::vector<Input>& inp
         if (reads_index(index, inputs, Index::query) || reads_index(index, inputs, Index::key)) return false;
       }
     }
-    const int operands = operand_count(step.operation);
     if (step.operation == Operation::subtract && is_position(step.a) && is_position(step.b)) continue;
-    if (operands > 0 && is_position(step.a)) return false;
-    if (operands > 1 && is_position(step.b)) return false;
-    if (operands > 2 && is_position(step.c)) return false;
+    if (std::ranges::any_of(operands_of(step), is_position)) return false;
   }
   return !is_position(program.results[0]);
 }

@@ -23,13 +23,11 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
   for (NodeId id = 0; id < tree.size(); ++id) {
     if (!wanted[id]) continue;
     const Node& node = tree[id];
+    Step step{.operation = node.operation, .number = node.number};
     const int operands = operand_count(node.operation);
-    Step step;
-    step.operation = node.operation;
     if (operands > 0) step.a = step_of[node.a];
     if (operands > 1) step.b = step_of[node.b];
     if (operands > 2) step.c = step_of[node.c];
-    step.number = node.number;
     if (std::isnan(step.number)) {
       throw Error(ErrorKind::value, fmt::format("a part of \"{}\" or of its derivative is a constant that is "
                                                 "not a number, such as 0 / 0 or sqrt(-1); remove it",

@@ -51,12 +51,11 @@ struct Builtin {
   std::string_view name;
   std::size_t least;
   std::size_t most;
-  NodeId (*build)(Tree&, const Arguments&);
+  std::function<NodeId(Tree&, const Arguments&)> build;
 };
 
-template <Operation operation>
-NodeId unary(Tree& tree, const Arguments& x) {
-  return tree.make(operation, x[0]);
+Builtin unary(Operation operation, std::string_view name) {
+  return {name, 1, 1, [operation](Tree& tree, const Arguments& x) { return tree.make(operation, x[0]); }};
 }
 
 template <Operation operation>
@@ -83,30 +82,20 @@ NodeId relu(Tree& tree, const Arguments& x) { return tree.maximum(x[0], tree.num
 constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
 
 const std::vector<Builtin>& builtins() {
-  static const std::vector<Builtin> table = {
-      {"min", 2, any, fold<Operation::minimum>},
-      {"max", 2, any, fold<Operation::maximum>},
-      {"clamp", 3, 3, between<Edge::one>},
-      {"guard", 3, 3, between<Edge::through>},
-      {"abs", 1, 1, unary<Operation::absolute>},
-      {"sign", 1, 1, unary<Operation::sign>},
-      {"floor", 1, 1, floor},
-      {"sqrt", 1, 1, unary<Operation::sqrt>},
-      {"rsqrt", 1, 1, unary<Operation::rsqrt>},
-      {"exp", 1, 1, unary<Operation::exp>},
-      {"exp2", 1, 1, unary<Operation::exp2>},
-      {"expm1", 1, 1, unary<Operation::expm1>},
-      {"log", 1, 1, unary<Operation::log>},
-      {"log2", 1, 1, unary<Operation::log2>},
-      {"log1p", 1, 1, unary<Operation::log1p>},
-      {"tanh", 1, 1, unary<Operation::tanh>},
-      {"sigmoid", 1, 1, unary<Operation::sigmoid>},
-      {"erf", 1, 1, unary<Operation::erf>},
-      {"softplus", 1, 1, unary<Operation::softplus>},
-      {"sin", 1, 1, unary<Operation::sin>},
-      {"cos", 1, 1, unary<Operation::cos>},
-      {"relu", 1, 1, relu},
-  };
+  static const std::vector<Builtin> table = [] {
+    std::vector<Builtin> functions = {{"min", 2, any, fold<Operation::minimum>},
+                                      {"max", 2, any, fold<Operation::maximum>},
+                                      {"clamp", 3, 3, between<Edge::one>},
+                                      {"guard", 3, 3, between<Edge::through>},
+                                      unary(Operation::absolute, "abs"),
+                                      unary(Operation::sign, "sign"),
+                                      {"floor", 1, 1, floor}};
+    for (const OperationInfo& info : operation_infos) {
+      if (is_elementary(info.operation)) functions.push_back(unary(info.operation, info.name));
+    }
+    functions.push_back({"relu", 1, 1, relu});
+    return functions;
+  }();
   return table;
 }
 
@@ -520,7 +509,7 @@ class Parser {
   NodeId call(const Token& function) {
     if (function.text == where) return choice_call(function);
     if (const Builtin* builtin = find_builtin(function.text)) {
-      const bool outside = std::exchange(keeps_quotients_, builtin->build == floor);
+      const bool outside = std::exchange(keeps_quotients_, builtin->name == "floor");
       const Arguments arguments = numbers(call_arguments());
       keeps_quotients_ = outside;
       check_count(function, arguments.size(), builtin->least, builtin->most);

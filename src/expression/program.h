@@ -2,6 +2,9 @@
 // from the expression tree and shares common subexpressions. One program computes f and f'.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -51,41 +54,70 @@ enum class Operation : std::uint8_t {
   select,  // a ? b : c
 };
 
-/// The name of an elementary function of one argument, in the expression language and in kernels/common/elementary.cuh;
-/// empty for every other operation.
-constexpr std::string_view elementary_name(Operation operation) {
-  switch (operation) {
-    case Operation::sqrt:
-      return "sqrt";
-    case Operation::rsqrt:
-      return "rsqrt";
-    case Operation::exp:
-      return "exp";
-    case Operation::exp2:
-      return "exp2";
-    case Operation::expm1:
-      return "expm1";
-    case Operation::log:
-      return "log";
-    case Operation::log2:
-      return "log2";
-    case Operation::log1p:
-      return "log1p";
-    case Operation::tanh:
-      return "tanh";
-    case Operation::sigmoid:
-      return "sigmoid";
-    case Operation::erf:
-      return "erf";
-    case Operation::softplus:
-      return "softplus";
-    case Operation::sin:
-      return "sin";
-    case Operation::cos:
-      return "cos";
-    default:
-      return {};
-  }
+/// The number of operands of an operation, and its name in the headers of kernels/common.
+struct OperationInfo {
+  Operation operation;
+  int operands;
+  std::string_view name;
+};
+constexpr std::array operation_infos = {OperationInfo{Operation::constant, 0, "constant"},
+                                        OperationInfo{Operation::score, 0, "score"},
+                                        OperationInfo{Operation::input, 0, "input"},
+                                        OperationInfo{Operation::add, 2, "add"},
+                                        OperationInfo{Operation::subtract, 2, "subtract"},
+                                        OperationInfo{Operation::multiply, 2, "multiply"},
+                                        OperationInfo{Operation::divide, 2, "divide"},
+                                        OperationInfo{Operation::floor_divide, 2, "floor_divide"},
+                                        OperationInfo{Operation::power, 2, "power"},
+                                        OperationInfo{Operation::negate, 1, "negate"},
+                                        OperationInfo{Operation::absolute, 1, "absolute"},
+                                        OperationInfo{Operation::sign, 1, "sign"},
+                                        OperationInfo{Operation::floor, 1, "floor"},
+                                        OperationInfo{Operation::sqrt, 1, "sqrt"},
+                                        OperationInfo{Operation::rsqrt, 1, "rsqrt"},
+                                        OperationInfo{Operation::exp, 1, "exp"},
+                                        OperationInfo{Operation::exp2, 1, "exp2"},
+                                        OperationInfo{Operation::expm1, 1, "expm1"},
+                                        OperationInfo{Operation::log, 1, "log"},
+                                        OperationInfo{Operation::log2, 1, "log2"},
+                                        OperationInfo{Operation::log1p, 1, "log1p"},
+                                        OperationInfo{Operation::tanh, 1, "tanh"},
+                                        OperationInfo{Operation::sigmoid, 1, "sigmoid"},
+                                        OperationInfo{Operation::erf, 1, "erf"},
+                                        OperationInfo{Operation::softplus, 1, "softplus"},
+                                        OperationInfo{Operation::sin, 1, "sin"},
+                                        OperationInfo{Operation::cos, 1, "cos"},
+                                        OperationInfo{Operation::minimum, 2, "minimum"},
+                                        OperationInfo{Operation::maximum, 2, "maximum"},
+                                        OperationInfo{Operation::less, 2, "less"},
+                                        OperationInfo{Operation::less_equal, 2, "less_equal"},
+                                        OperationInfo{Operation::equal, 2, "equal"},
+                                        OperationInfo{Operation::select, 3, "select"}};
+static_assert(operation_infos.size() == static_cast<std::size_t>(Operation::select) + 1 &&
+                  std::ranges::is_sorted(operation_infos, {}, &OperationInfo::operation),
+              "one row for each operation, in the order of Operation");
+
+constexpr int operand_count(Operation operation) {
+  return operation_infos[static_cast<std::size_t>(operation)].operands;
+}
+constexpr std::string_view operation_name(Operation operation) {
+  return operation_infos[static_cast<std::size_t>(operation)].name;
+}
+
+/// Whether the operation is a function of one argument that implementations approximate. The expression language has it
+/// under the same name.
+constexpr bool is_elementary(Operation operation) {
+  return operation >= Operation::sqrt && operation <= Operation::cos;
+}
+
+constexpr bool is_comparison(Operation operation) {
+  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
+}
+
+/// Whether the operands of the operation may change places.
+constexpr bool commutes(Operation operation) {
+  return operation == Operation::add || operation == Operation::multiply || operation == Operation::minimum ||
+         operation == Operation::maximum || operation == Operation::equal;
 }
 
 /// One step. Operands are the indices of earlier steps; unused ones are 0.
@@ -96,6 +128,22 @@ struct Step {
   std::uint16_t c = 0;
   double number = 0;  ///< for Operation::constant and Operation::input
 };
+
+/// Calls `visit` with a reference to each operand of a step, or of a node of a tree.
+template <class Of, class Visit>
+void for_each_operand(Of& of, const Visit& visit) {
+  const int count = operand_count(of.operation);
+  if (count > 0) visit(of.a);
+  if (count > 1) visit(of.b);
+  if (count > 2) visit(of.c);
+}
+
+/// Returns the steps that a step of a program reads.
+inline std::vector<std::uint16_t> operands_of(const Step& step) {
+  std::vector<std::uint16_t> operands;
+  for_each_operand(step, [&](std::uint16_t operand) { operands.push_back(operand); });
+  return operands;
+}
 
 /// Steps in order of evaluation. `results` are the steps of the results: {f} or {f, f'}.
 struct Program {

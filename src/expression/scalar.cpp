@@ -15,21 +15,7 @@ double with_nan(double a, double b, double result) {
 }  // namespace
 
 bool is_exact(Operation operation) {
-  switch (operation) {
-    case Operation::negate:
-    case Operation::absolute:
-    case Operation::sign:
-    case Operation::floor:
-    case Operation::minimum:
-    case Operation::maximum:
-    case Operation::less:
-    case Operation::less_equal:
-    case Operation::equal:
-    case Operation::select:
-      return true;
-    default:
-      return false;
-  }
+  return (operation >= Operation::negate && operation <= Operation::floor) || operation >= Operation::minimum;
 }
 
 double apply(Operation operation, double a, double b, double c) {

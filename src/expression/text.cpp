@@ -154,47 +154,28 @@ class Writer {
   }
 
   static std::string_view name(const Node& node) {
-    switch (node.operation) {
-      case Operation::absolute:
-        return "abs";
-      case Operation::sign:
-        return "sign";
-      case Operation::floor:
-        return "floor";
-      case Operation::sqrt:
-      case Operation::rsqrt:
-      case Operation::exp:
-      case Operation::exp2:
-      case Operation::expm1:
-      case Operation::log:
-      case Operation::log2:
-      case Operation::log1p:
-      case Operation::tanh:
-      case Operation::sigmoid:
-      case Operation::erf:
-      case Operation::softplus:
-      case Operation::sin:
-      case Operation::cos:
-        return elementary_name(node.operation);
-      case Operation::select:
-        return "where";
-      case Operation::minimum:
-      case Operation::maximum:
-        break;
-      default:
-        return "?";
-    }
     switch (node.edge) {
-      case Edge::half:
-        return node.operation == Operation::minimum ? "min" : "max";
       case Edge::zero:
         return "relu";
       case Edge::one:
         return "clamp";
       case Edge::through:
         return "guard";
+      case Edge::half:
+        break;
     }
-    return "?";
+    switch (node.operation) {
+      case Operation::absolute:
+        return "abs";
+      case Operation::select:
+        return "where";
+      case Operation::minimum:
+        return "min";
+      case Operation::maximum:
+        return "max";
+      default:
+        return operation_name(node.operation);
+    }
   }
 
   const Tree& tree_;

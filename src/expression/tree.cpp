@@ -19,54 +19,10 @@ namespace {
 // not.
 bool is_ordinary(double value) { return std::fabs(value) >= 1e-30 && std::fabs(value) <= 1e30; }
 
-bool commutes(Operation operation) {
-  switch (operation) {
-    case Operation::add:
-    case Operation::multiply:
-    case Operation::minimum:
-    case Operation::maximum:
-    case Operation::equal:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // 0 * infinity is 0 here: a bound of a product, not a value.
 double bound_product(double x, double y) { return x == 0 || y == 0 ? 0 : x * y; }
 
 }  // namespace
-
-int operand_count(Operation operation) {
-  switch (operation) {
-    case Operation::constant:
-    case Operation::score:
-    case Operation::input:
-      return 0;
-    case Operation::add:
-    case Operation::subtract:
-    case Operation::multiply:
-    case Operation::divide:
-    case Operation::floor_divide:
-    case Operation::power:
-    case Operation::minimum:
-    case Operation::maximum:
-    case Operation::less:
-    case Operation::less_equal:
-    case Operation::equal:
-      return 2;
-    case Operation::select:
-      return 3;
-    default:
-      return 1;
-  }
-}
-
-std::vector<std::uint16_t> operands_of(const Step& step) {
-  std::vector<std::uint16_t> operands = {step.a, step.b, step.c};
-  operands.resize(static_cast<std::size_t>(operand_count(step.operation)));
-  return operands;
-}
 
 std::size_t Tree::Hash::operator()(const Node& node) const {
   std::size_t hash = std::hash<std::string>()(node.parameter);
@@ -84,11 +40,7 @@ bool Tree::Equal::operator()(const Node& x, const Node& y) const {
          std::bit_cast<std::uint64_t>(x.number) == std::bit_cast<std::uint64_t>(y.number) && x.parameter == y.parameter;
 }
 
-Tree::Tree() {
-  Node score;
-  score.operation = Operation::score;
-  intern(score);
-}
+Tree::Tree() { intern({.operation = Operation::score}); }
 
 NodeId Tree::intern(Node node) {
   constexpr NodeId most_nodes = 1 << 17;  // far more than a program with most_steps can need
@@ -105,17 +57,9 @@ NodeId Tree::intern(Node node) {
   return position->second;
 }
 
-NodeId Tree::number(double value) {
-  Node node;
-  node.number = value;
-  return intern(node);
-}
+NodeId Tree::number(double value) { return intern({.number = value}); }
 
-NodeId Tree::parameter(const std::string& name) {
-  Node node;
-  node.parameter = name;
-  return intern(node);
-}
+NodeId Tree::parameter(const std::string& name) { return intern({.parameter = name}); }
 
 bool Tree::is_number(NodeId id) const {
   return nodes_[id].operation == Operation::constant && nodes_[id].parameter.empty();
@@ -211,16 +155,9 @@ NodeId Tree::select(NodeId condition, NodeId a, NodeId b) {
 }
 
 NodeId Tree::fold(Operation operation, NodeId a, NodeId b, NodeId c, Edge edge) {
-  Node node;
-  node.operation = operation;
-  node.edge = edge;
-  node.a = a;
-  node.b = b;
-  node.c = c;
+  Node node{.operation = operation, .edge = edge, .a = a, .b = b, .c = c};
   const int operands = operand_count(operation);
-  const bool is_condition =
-      operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
-  if (!is_condition && operands > 0 && operands < 3 && is_number(a) && (operands == 1 || is_number(b))) {
+  if (!is_comparison(operation) && operands > 0 && operands < 3 && is_number(a) && (operands == 1 || is_number(b))) {
     return number(apply(operation, nodes_[a].number, nodes_[b].number));
   }
   // Products with the same operands in any order are one node, with a constant first. minimum and maximum change the
@@ -262,11 +199,7 @@ std::vector<bool> Tree::reachable(const std::vector<NodeId>& roots) const {
   std::vector<bool> result(nodes_.size());
   for (NodeId root : roots) result[root] = true;
   for (NodeId id = size(); id-- > 0;) {
-    if (!result[id]) continue;
-    const int operands = operand_count(nodes_[id].operation);
-    if (operands > 0) result[nodes_[id].a] = true;
-    if (operands > 1) result[nodes_[id].b] = true;
-    if (operands > 2) result[nodes_[id].c] = true;
+    if (result[id]) for_each_operand(nodes_[id], [&](NodeId operand) { result[operand] = true; });
   }
   return result;
 }
@@ -277,10 +210,7 @@ NodeId Tree::rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule
   for (NodeId id = 0; id <= root; ++id) {
     if (!wanted[id]) continue;
     Node node = nodes_[id];
-    const int operands = operand_count(node.operation);
-    if (operands > 0) node.a = rewritten[node.a];
-    if (operands > 1) node.b = rewritten[node.b];
-    if (operands > 2) node.c = rewritten[node.c];
+    for_each_operand(node, [&](NodeId& operand) { operand = rewritten[operand]; });
     rewritten[id] = rule(node);
   }
   return rewritten[root];
@@ -292,21 +222,16 @@ NodeId Tree::make(const Node& node) {
 }
 
 NodeId Tree::read(const std::string& name, std::vector<NodeId> indices) {
-  Node node;
-  node.operation = Operation::input;
-  node.parameter = name;
-  node.number = static_cast<double>(unbound_reads_.size());
   unbound_reads_.push_back(std::move(indices));
-  return intern(node);
+  const auto number = static_cast<double>(unbound_reads_.size() - 1);
+  return intern({.operation = Operation::input, .number = number, .parameter = name});
 }
 
 NodeId Tree::input(const TreeInput& input) {
   const auto known = std::find(inputs_.begin(), inputs_.end(), input);
-  Node node;
-  node.operation = Operation::input;
-  node.number = static_cast<double>(known - inputs_.begin());
+  const auto index = static_cast<double>(known - inputs_.begin());
   if (known == inputs_.end()) inputs_.push_back(input);
-  return intern(node);
+  return intern({.operation = Operation::input, .number = index});
 }
 
 NodeId Tree::position(Index index) {
@@ -331,10 +256,7 @@ NodeId Tree::at_head(NodeId root, int64_t head) {
 }
 
 NodeId Tree::input_node(std::size_t index) const {
-  Node node;
-  node.operation = Operation::input;
-  node.number = static_cast<double>(index);
-  return ids_.at(node);
+  return ids_.at({.operation = Operation::input, .number = static_cast<double>(index)});
 }
 
 NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call) {

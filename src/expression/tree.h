@@ -34,7 +34,7 @@ struct Node {
   NodeId b = 0;
   NodeId c = 0;
   double number = 0;
-  std::string parameter;
+  std::string parameter = {};
 };
 
 /// An input whose indices are nodes. The name is for texts.
@@ -54,12 +54,6 @@ struct Range {
   double low;
   double high;
 };
-
-/// Returns the number of operands of an operation, 0 to 3.
-int operand_count(Operation operation);
-
-/// Returns the steps that a step of a program reads.
-std::vector<std::uint16_t> operands_of(const Step& step);
 
 /// The nodes of any number of expressions. Operands always come before the nodes that read them, so that one pass in
 /// the order of the ids visits an expression from its leaves to its root without recursion.

@@ -236,14 +236,11 @@ class Factoring {
   }
 
   NodeId input(std::size_t index) {
-    Node node;
-    node.operation = Operation::input;
-    node.number = static_cast<double>(index);
-    return to_.make(node);
+    return to_.make({.operation = Operation::input, .number = static_cast<double>(index)});
   }
   NodeId whole(NodeId id) { return whole(terms_[id]); }
 
-  Term rule(const Node& node) {
+  Term rule(Node node) {
     switch (node.operation) {
       case Operation::score:
         return {1 / factor_, to_.score(), head_.any() ? input(head_.scale) : none};
@@ -267,9 +264,8 @@ class Factoring {
       default:
         break;
     }
-    const int operands = operand_count(node.operation);
-    const NodeId a = operands > 0 ? whole(node.a) : 0, b = operands > 1 ? whole(node.b) : 0;
-    return {1, to_.make(node.operation, a, b, operands > 2 ? whole(node.c) : 0, node.edge)};
+    for_each_operand(node, [&](NodeId& operand) { operand = whole(operand); });
+    return {1, to_.make(node)};
   }
 
   Term product(Term a, Term b) {
@@ -476,15 +472,12 @@ class Factoring {
 std::vector<bool> steps_of_head(const Program& program, const HeadInputs& head) {
   std::vector<bool> are_of_head;
   for (const Step& step : program.steps) {
-    const int operands = operand_count(step.operation);
     bool is_of_head = step.operation != Operation::score;
     if (step.operation == Operation::input) {
       const auto input = static_cast<std::size_t>(step.number);
       is_of_head = head.any() && (input == head.scale || head.are_of_head[input]);
     }
-    if (operands > 0) is_of_head = is_of_head && are_of_head[step.a];
-    if (operands > 1) is_of_head = is_of_head && are_of_head[step.b];
-    if (operands > 2) is_of_head = is_of_head && are_of_head[step.c];
+    for_each_operand(step, [&](std::uint16_t operand) { is_of_head = is_of_head && are_of_head[operand]; });
     are_of_head.push_back(is_of_head);
   }
   return are_of_head;
@@ -495,12 +488,7 @@ std::vector<bool> steps_of_head(const Program& program, const HeadInputs& head) 
 int cost_of(const Program& program, const HeadInputs& head) {
   const std::vector<bool> are_of_head = steps_of_head(program, head);
   std::vector<int> readers(program.steps.size());
-  for (const Step& step : program.steps) {
-    const int operands = operand_count(step.operation);
-    if (operands > 0) ++readers[step.a];
-    if (operands > 1) ++readers[step.b];
-    if (operands > 2) ++readers[step.c];
-  }
+  for (const Step& step : program.steps) for_each_operand(step, [&](std::uint16_t operand) { ++readers[operand]; });
   for (const std::uint16_t result : program.results) ++readers[result];
   const auto joins = [&](std::uint16_t operand) {
     return program.steps[operand].operation == Operation::multiply && readers[operand] == 1;

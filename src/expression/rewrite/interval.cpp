@@ -2,6 +2,7 @@
 #include "expression/rewrite/interval.h"
 
 #include <numbers>
+#include <utility>
 
 #include "expression/scalar.h"
 
@@ -310,7 +311,7 @@ class Enclosing {
     values_.push_back(rule(step));
     same_.push_back(same_as(step));
   }
-  const Interval<Real>& operator[](std::uint16_t step) const { return values_[step]; }
+  std::vector<Interval<Real>> values() && { return std::move(values_); }
 
  private:
   /// The step `of`, or its negative.
@@ -363,15 +364,22 @@ class Enclosing {
 }  // namespace
 
 template <class Real>
+std::vector<Interval<Real>> enclose_steps(const Program& program, Interval<Real> scores) {
+  Enclosing<Real> enclosing(scores);
+  for (const Step& step : program.steps) enclosing.add(step);
+  return std::move(enclosing).values();
+}
+
+template <class Real>
 std::vector<Interval<Real>> enclose(const Program& program, Interval<Real> scores) {
-  Enclosing<Real> values(scores);
-  for (const Step& step : program.steps) values.add(step);
+  const std::vector<Interval<Real>> steps = enclose_steps(program, scores);
   std::vector<Interval<Real>> results;
-  results.reserve(program.results.size());
-  for (const std::uint16_t result : program.results) results.push_back(values[result]);
+  for (const std::uint16_t result : program.results) results.push_back(steps[result]);
   return results;
 }
 
+template std::vector<Interval<float>> enclose_steps(const Program&, Interval<float>);
+template std::vector<Interval<double>> enclose_steps(const Program&, Interval<double>);
 template std::vector<Interval<float>> enclose(const Program&, Interval<float>);
 template std::vector<Interval<double>> enclose(const Program&, Interval<double>);
 

@@ -37,6 +37,10 @@ struct Interval {
 template <class Real>
 std::vector<Interval<Real>> enclose(const Program& program, Interval<Real> scores);
 
+/// The same for all steps.
+template <class Real>
+std::vector<Interval<Real>> enclose_steps(const Program& program, Interval<Real> scores);
+
 /// The first result of a program that does not read the score, for all numbers of its inputs in these intervals, as any
 /// fp64 arithmetic computes it: the results of operations that may be rounded differently are wider.
 Interval<double> enclose_outward(const Program& program, const std::vector<Interval<double>>& inputs);

@@ -57,14 +57,6 @@ bool holds_for_all(Real from, Real to, const Check& check) {
   return true;
 }
 
-template <class Real>
-std::vector<Interval<Real>> enclose_steps(const Program& program, const Interval<Real>& scores) {
-  Program all = program;
-  all.results.clear();
-  for (std::size_t i = 0; i < all.steps.size(); ++i) all.results.push_back(static_cast<std::uint16_t>(i));
-  return enclose(all, scores);
-}
-
 /// Finds steps of a program that give equal numbers for every score of a piece: the same step, equal constants, a
 /// minimum or maximum that always selects the same operand and this operand, and the same operation on equal operands.
 template <class Real>
@@ -104,11 +96,6 @@ class Equality {
       default:
         return holds(one.a, other.a) && holds(one.b, other.b) && holds(one.c, other.c);
     }
-  }
-
-  static bool commutes(Operation operation) {
-    return operation == Operation::add || operation == Operation::multiply || operation == Operation::minimum ||
-           operation == Operation::maximum || operation == Operation::equal;
   }
 
   std::uint16_t representative(std::uint16_t index) const {

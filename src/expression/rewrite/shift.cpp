@@ -42,19 +42,13 @@ std::optional<Shift> as_function_of(const Tree& tree, NodeId root, NodeId sum) {
     if (!wanted[id] || id == sum) continue;
     const Node& node = tree[id];
     if (node.operation == Operation::score || node.operation == Operation::input) return std::nullopt;
-    const int operands = operand_count(node.operation);
-    if (operands > 0) wanted[node.a] = true;
-    if (operands > 1) wanted[node.b] = true;
-    if (operands > 2) wanted[node.c] = true;
+    for_each_operand(node, [&](NodeId operand) { wanted[operand] = true; });
   }
   std::vector<NodeId> copies(root + 1);
   for (NodeId id = 0; id <= root; ++id) {
     if (!wanted[id]) continue;
     Node node = tree[id];
-    const int operands = id == sum ? 0 : operand_count(node.operation);
-    if (operands > 0) node.a = copies[node.a];
-    if (operands > 1) node.b = copies[node.b];
-    if (operands > 2) node.c = copies[node.c];
+    if (id != sum) for_each_operand(node, [&](NodeId& operand) { operand = copies[operand]; });
     copies[id] = id == sum ? result.of_sum.score() : result.of_sum.make(node);
   }
   result.root = copies[root];
