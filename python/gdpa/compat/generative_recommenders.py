@@ -13,6 +13,7 @@ from torch.fx.node import has_side_effect
 from gdpa._attention import varlen_attention, varlen_attention_backward
 from gdpa._errors import refuse_gradient
 from gdpa._leaf import leaf
+from gdpa.compat._order import in_order
 from gdpa.mask import Mask
 
 __all__ = [
@@ -172,42 +173,17 @@ def delta_hstu_mha(
     return output.view(-1, *output.shape[2:])
 
 
-@leaf
-def triton_hstu_mha(
-    N: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    sort_by_length: bool = False,
-    enable_tma: bool = False,
-) -> torch.Tensor:
+_AFTER_OFFSETS = "num_targets max_attn_len contextual_seq_len"
+
+
+@in_order(hstu_mha, f"N:max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS} sort_by_length enable_tma")
+def triton_hstu_mha() -> None:
     """Computes hstu_mha with max_seq_len = N."""
-    return hstu_mha(
-        N, alpha, q, k, v, seq_offsets, num_targets=num_targets, max_attn_len=max_attn_len,
-        contextual_seq_len=contextual_seq_len,
-    )  # fmt: skip
 
 
-@leaf
-def triton_cached_hstu_mha(
-    N: int,
-    alpha: float,
-    delta_q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    enable_tma: bool = False,
-) -> torch.Tensor:
+@in_order(delta_hstu_mha, f"N:max_seq_len alpha delta_q k v seq_offsets {_AFTER_OFFSETS} enable_tma")
+def triton_cached_hstu_mha() -> None:
     """Computes delta_hstu_mha with max_seq_len = N."""
-    return delta_hstu_mha(N, alpha, delta_q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
 
 @leaf
@@ -229,45 +205,14 @@ def triton_cc_hstu_mha(
     return function(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
 
-@leaf
-def tlx_bw_hstu_mha_wrapper(
-    max_seq_len: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    attn_scale: torch.Tensor | None = None,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    sort_by_length: bool = False,
-) -> torch.Tensor:
+@in_order(hstu_mha, f"max_seq_len alpha q k v seq_offsets attn_scale {_AFTER_OFFSETS} sort_by_length")
+def tlx_bw_hstu_mha_wrapper() -> None:
     """Computes hstu_mha, with attn_scale in the place in which generative-recommenders passes it."""
-    return hstu_mha(
-        max_seq_len, alpha, q, k, v, seq_offsets, num_targets=num_targets, attn_scale=attn_scale,
-        max_attn_len=max_attn_len, contextual_seq_len=contextual_seq_len,
-    )  # fmt: skip
 
 
-@leaf
-def hstu_mha_cuda(
-    max_seq_len: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-) -> torch.Tensor:
+@in_order(torch.no_grad()(hstu_mha), f"max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS}")
+def hstu_mha_cuda() -> None:
     """Computes hstu_mha for inference: no gradient is recorded."""
-    with torch.no_grad():
-        return hstu_mha(
-            max_seq_len, alpha, q, k, v, seq_offsets, num_targets=num_targets, max_attn_len=max_attn_len,
-            contextual_seq_len=contextual_seq_len,
-        )  # fmt: skip
 
 
 @leaf

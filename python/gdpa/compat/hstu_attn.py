@@ -1,37 +1,28 @@
 """The functions of the older HSTU wheel for Ampere, package `hstu_attn`: another order of arguments than in FBGEMM."""
 
-import torch
+from typing import Any
 
-from gdpa._leaf import leaf
 from gdpa.compat import hstu
+from gdpa.compat._order import in_order
 
 __all__ = ["hstu_attn_qkvpacked_func", "hstu_attn_varlen_func"]
 
+#: The arguments after the operands up to has_drab, and what FBGEMM requires and the older wheels do not.
+COMMON = (
+    "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k num_contexts num_targets target_group_size window_size alpha "
+    "rab has_drab"
+)
+DEFAULTS: dict[str, Any] = {
+    "seqused_q": None, "seqused_k": None, "scaling_seqlen": -1, "num_contexts": None, "num_targets": None,
+}  # fmt: skip
 
-@leaf
-def hstu_attn_varlen_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    num_contexts: torch.Tensor | None = None,
-    num_targets: torch.Tensor | None = None,
-    target_group_size: int = 1,
-    window_size: tuple[int, int] = (-1, -1),
-    alpha: float = 1.0,
-    rab: torch.Tensor | None = None,
-    has_drab: bool = False,
-    kv_cache: torch.Tensor | None = None,
-    page_offsets: torch.Tensor | None = None,
-    page_ids: torch.Tensor | None = None,
-    last_page_lens: torch.Tensor | None = None,
-    cu_seqlens_t: torch.Tensor | None = None,
-    func: torch.Tensor | None = None,
-    scaling_seqlen: int = -1,
-) -> torch.Tensor:
+
+@in_order(
+    hstu.hstu_attn_varlen_func,
+    f"q k v {COMMON} kv_cache page_offsets page_ids last_page_lens cu_seqlens_t: func scaling_seqlen",
+    **DEFAULTS,
+)
+def hstu_attn_varlen_func() -> None:
     """Computes gdpa.compat.hstu.hstu_attn_varlen_func, which describes the arguments.
 
     Args:
@@ -44,30 +35,10 @@ def hstu_attn_varlen_func(
         >>> hstu_attn_varlen_func(q, k, v, offsets, offsets, 7, 7, window_size=(-1, 0)).shape
         torch.Size([12, 4, 64])
     """
-    return hstu.hstu_attn_varlen_func(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, None, None, max_seqlen_q, max_seqlen_k, scaling_seqlen, num_contexts,
-        num_targets, target_group_size, window_size, alpha, rab, has_drab, kv_cache, page_offsets, page_ids,
-        last_page_lens, func,
-    )  # fmt: skip
 
 
-@leaf
-def hstu_attn_qkvpacked_func(
-    qkv: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    num_contexts: torch.Tensor | None = None,
-    num_targets: torch.Tensor | None = None,
-    target_group_size: int = 1,
-    window_size: tuple[int, int] = (-1, -1),
-    alpha: float = 1.0,
-    rab: torch.Tensor | None = None,
-    has_drab: bool = False,
-    func: torch.Tensor | None = None,
-    scaling_seqlen: int = -1,
-) -> torch.Tensor:
+@in_order(hstu.hstu_attn_qkvpacked_func, f"qkv {COMMON} func scaling_seqlen", **DEFAULTS)
+def hstu_attn_qkvpacked_func() -> None:
     """Computes hstu_attn_varlen_func of the three parts of qkv, (T, 3, H, D), without copies.
 
     Example::
@@ -76,7 +47,3 @@ def hstu_attn_qkvpacked_func(
         >>> hstu_attn_qkvpacked_func(torch.randn(12, 3, 4, 64), offsets, offsets, 7, 7).shape
         torch.Size([12, 4, 64])
     """
-    return hstu.hstu_attn_qkvpacked_func(
-        qkv, cu_seqlens_q, cu_seqlens_k, None, None, max_seqlen_q, max_seqlen_k, scaling_seqlen, num_contexts,
-        num_targets, target_group_size, window_size, alpha, rab, has_drab, func,
-    )  # fmt: skip
