@@ -1,8 +1,9 @@
-"""Functions of other packages that differ from a function of gdpa in the order or the names of their arguments."""
+"""Functions and operators of other packages, whose arguments have other orders or names than those of gdpa."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -47,3 +48,17 @@ def in_order(function: Attention, order: str, **defaults: Any) -> Callable[[Call
         return leaf(call)
 
     return decorate
+
+
+def operator_of(schema: str, kernel: Callable[[SimpleNamespace], Any]) -> Callable[..., Any]:
+    """Returns the function of an operator, which calls `kernel` with all arguments of the schema by name.
+
+    PyTorch passes them in the order of the schema, without those at the end that have their default.
+    """
+    arguments = torch._C.parse_schema(f"operator{schema}").arguments
+    defaults = {one.name: one.default_value for one in arguments}
+
+    def call(*given: Any) -> Any:
+        return kernel(SimpleNamespace(**{**defaults, **dict(zip(defaults, given, strict=False))}))
+
+    return call
