@@ -140,17 +140,16 @@ def _package(name: str) -> ModuleType:
 
 Operator = tuple[str, str, Callable[..., Any]]
 
+#: The namespace of the operators of a package, and gdpa's module with their schemas and functions.
+_OPERATORS = {"hstu": ("fbgemm", "gdpa.compat._hstu_operators"), "hammer": ("hstu", "gdpa.compat._hammer_operators")}
+
 
 def _operators_of(package: str) -> list[Operator]:
     """Returns the name, the schema after the name, and the function of each operator."""
-    if package == "hstu":
-        from gdpa.compat._hstu_operators import OPERATORS, SCHEMAS
-
-        return [(f"fbgemm::{name}", SCHEMAS[name], OPERATORS[name]) for name in SCHEMAS]
-    if package == "hammer":
-        from gdpa.compat import _hammer_operators as hammer
-
-        return [(f"hstu::{name}", hammer.SCHEMAS[name], hammer.OPERATORS[name]) for name in hammer.SCHEMAS]
+    if package in _OPERATORS:
+        space, source = _OPERATORS[package]
+        module = importlib.import_module(source)
+        return [(f"{space}::{name}", schema, module.OPERATORS[name]) for name, schema in module.SCHEMAS.items()]
     from gdpa.compat.meta import generalized_dot_product_attention as function
 
     schema = torch.library.infer_schema(function, mutates_args=())

@@ -121,10 +121,10 @@ def hstu_attn_varlen_func(
             raise ValueError(
                 "kv_cache: expected window_size (-1, 0) without num_contexts, rab and func; leave them out"
             )
-        return _with_pages(
-            q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scaling_seqlen, num_targets, target_group_size or 1,
-            alpha, kv_cache, page_offsets, page_ids, last_page_lens,
-        )  # fmt: skip
+        options: dict[str, Any] = {"activation": "silu", "scale": alpha}
+        options["out_scale"] = _out_scale(scaling_seqlen, max_seqlen_q)
+        pages = kv_cache, page_offsets, page_ids, last_page_lens
+        return _with_pages(q, k, v, cu_seqlens_q, max_seqlen_k, num_targets, target_group_size or 1, pages, options)
     options = arguments_of(
         q, k, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, scaling_seqlen,
         num_contexts, num_targets, target_group_size or 1, window_size, alpha, rab, func,
@@ -274,11 +274,8 @@ def arguments_of(
         RuntimeError: a tensor has the wrong shape.
         ValueError: scaling_seqlen is 0.
     """
-    options: dict[str, Any] = {
-        "activation": "silu",
-        "scale": alpha,
-        "out_scale": _out_scale(scaling_seqlen, max_seqlen_q),
-    }
+    options: dict[str, Any] = {"activation": "silu", "scale": alpha}
+    options["out_scale"] = _out_scale(scaling_seqlen, max_seqlen_q)
     is_same = cu_seqlens_q is cu_seqlens_k and seqused_q is seqused_k  # so that query i has row i
     for side, offsets, used in (("q", cu_seqlens_q, seqused_q), ("k", cu_seqlens_k, seqused_k)):
         if used is None:
@@ -372,18 +369,14 @@ def _with_pages(
     k: torch.Tensor,
     v: torch.Tensor,
     cu_seqlens_q: torch.Tensor,
-    max_seqlen_q: int,
     max_seqlen_k: int,
-    scaling_seqlen: int,
     num_targets: torch.Tensor | None,
     target_group_size: int,
-    alpha: float,
-    kv_cache: torch.Tensor,
-    page_offsets: torch.Tensor | None,
-    page_ids: torch.Tensor | None,
-    last_page_lens: torch.Tensor | None,
+    pages: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    options: dict[str, Any],
 ) -> torch.Tensor:
     """Adds the attention to the pages and the attention of the targets to themselves: P has no normalisation."""
+    kv_cache, page_offsets, page_ids, last_page_lens = pages
     if page_offsets is None or page_ids is None or last_page_lens is None:
         raise ValueError("kv_cache: expected page_offsets, page_ids and last_page_lens with it; pass them")
     pages_k, pages_v = kv_cache.unbind(1)
@@ -391,11 +384,6 @@ def _with_pages(
     columns = torch.arange(-(-max_seqlen_k // page_rows), device=q.device)
     table = page_ids[(page_offsets[:-1, None] + columns).clamp(max=max(page_ids.shape[0] - 1, 0))]
     cached = (page_offsets.diff() - 1) * page_rows + last_page_lens
-    options: dict[str, Any] = {
-        "activation": "silu",
-        "scale": alpha,
-        "out_scale": _out_scale(scaling_seqlen, max_seqlen_q),
-    }
     try:
         if num_targets is None:
             return varlen_attention(
@@ -409,11 +397,8 @@ def _with_pages(
         )  # fmt: skip
         ends = cu_seqlens_q[1:]
         newest = torch.stack((ends - num_targets, ends), 1)
-        group = (
-            "kv_idx == q_idx"
-            if target_group_size == 1
-            else f"(kv_idx <= q_idx) & (kv_idx >= q_idx - q_idx % {target_group_size})"
-        )
+        of_group = f"(kv_idx <= q_idx) & (kv_idx >= q_idx - q_idx % {target_group_size})"
+        group = "kv_idx == q_idx" if target_group_size == 1 else of_group
         own = varlen_attention(
             q, k, v, None, None, seq_offsets_q=newest, seq_offsets_k=newest, mask=Mask(group), **options
         )
