@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from gdpa.bench.device import Processor
+from gdpa.bench.device import Device
+from gdpa.bench.systems import Operands
 from gdpa.demo import histories as data
 from gdpa.demo.__main__ import main
-from gdpa.demo.expression import in_pytorch
 from gdpa.demo.measure import RESULTS, run, sampled
-from gdpa.demo.uses import USES, Case, Padded, Use, packed, reference, with_gdpa
+from gdpa.demo.uses import USES, Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
 
 NORM_CONSTANT = 2e-6  # fp32: the allowed error in addition to PyTorch's error, times the norm of the reference
 
 
-def small_case(use: Use, dtype: torch.dtype = torch.float64) -> Case:
+def small_batch(use: Use, activation: str) -> Operands:
     histories = data.load(users=3)
     short = data.Histories(histories.items[:90], histories.ratings[:90], torch.tensor([0, 20, 21, 90]))
-    return Case.make(use, short, data.Embedding(short, heads=2, head_dim=8, dtype=dtype))
+    return use.operands(short, data.Embedding(short, heads=2, head_dim=8, dtype=torch.float64), activation)
 
 
 def test_histories_are_all_of_movielens_100k() -> None:
@@ -55,24 +55,25 @@ def test_batches_cover_every_history_once() -> None:
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.name)
 @pytest.mark.parametrize("text", ["gelu", "s * sigmoid(1.702 * s)", "sigmoid"])
 def test_padded_and_packed_pytorch_agree_with_one_product_a_sequence(use: Use, text: str) -> None:
-    case, function = small_case(use), in_pytorch(text)
-    _, expected = run(reference(case, function), case.inputs, case.grad_output)
-    padded = Padded(case, function)
-    _, results = run(padded.forward, padded.inputs, padded.grad_output)
-    for want, got in zip(expected, results, strict=True):
-        torch.testing.assert_close(padded.packed(got), want)
-    without_padding = packed(case, function)
-    if without_padding:
-        _, results = run(without_padding, case.inputs, case.grad_output)
+    operands = small_batch(use, text)
+    case = operands.case
+    _, expected = run(Reference().prepare(case, operands))
+    _, results = run(WithPadding().prepare(case, operands))
+    lengths = case.lengths_q, case.lengths_q, case.lengths_k, case.lengths_k
+    for want, got, of_rows in zip(expected, results, lengths, strict=True):
+        torch.testing.assert_close(without_padding(got, of_rows), want)
+    assert (WithoutPadding().refusal(case) is None) == (use.name == "PFFN")
+    if use.name == "PFFN":
+        _, results = run(WithoutPadding().prepare(case, operands))
         for want, got in zip(expected, results, strict=True):
             torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.name)
 def test_the_demonstration_calls_gdpa_for_the_same_computation(use: Use) -> None:
-    case = small_case(use)
-    _, expected = run(reference(case, in_pytorch("s^2 * tanh(s)")), case.inputs, case.grad_output)
-    _, results = run(with_gdpa(case, "s^2 * tanh(s)"), case.inputs, case.grad_output)
+    operands = small_batch(use, "s^2 * tanh(s)")
+    _, expected = run(Reference().prepare(operands.case, operands))
+    _, results = run(WithGdpa().prepare(operands.case, operands))
     for want, got in zip(expected, results, strict=True):
         torch.testing.assert_close(got, want)
 
@@ -90,7 +91,7 @@ def test_the_demonstration_writes_its_figures_and_its_picture(
 
     document = json.loads((tmp_path / "demo.json").read_text())
     assert document["histories"]["users"] == 32
-    assert document["settings"]["device"] == Processor().describe()
+    assert document["settings"]["device"] == Device().describe()
     assert (document["settings"]["dtype"], document["settings"]["batch"]) == ("float32", 16)
     rows = document["measurements"]
     assert [(row["use"], row["activation"]) for row in rows] == [

@@ -59,11 +59,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     import gdpa
     from gdpa.bench import device as devices
+    from gdpa.bench.progress import Progress
     from gdpa.demo import histories as data
     from gdpa.demo import report
     from gdpa.demo.expression import in_pytorch
@@ -76,8 +75,9 @@ def run(options: argparse.Namespace) -> None:
     is_gpu = device.torch_device.type == "cuda"
     dtype = options.dtype or ("bfloat16" if is_gpu else "float32")
     users_in_a_batch = options.batch or (256 if is_gpu else 64)
-    functions = {text: in_pytorch(text) for text in ("gelu", "silu", options.activation)}
-    gdpa.Activation(options.activation)  # raises an error for a text that gdpa cannot parse, before any work
+    functions = dict.fromkeys(("gelu", "silu", options.activation))
+    in_pytorch(options.activation)  # raises an error for a text that PyTorch or gdpa cannot compute, before any work
+    gdpa.Activation(options.activation)
 
     histories = data.load(options.users)
     batches = list(histories.batches(users_in_a_batch))
@@ -86,35 +86,30 @@ def run(options: argparse.Namespace) -> None:
         f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, {dtype}, {options.heads} heads of "
         f"{options.head_dim}, on {device.describe()}"
     )
-    console = Console()
-    console.print(title, highlight=False)
-    console.print(
+    print(title)
+    print(
         f"MovieLens 100K: {histories.users} users, {len(histories.items)} ratings, histories of {int(lengths.min())} "
-        f"to {int(lengths.max())}; {len(batches)} batches of up to {users_in_a_batch} users",
-        highlight=False,
+        f"to {int(lengths.max())}; {len(batches)} batches of up to {users_in_a_batch} users"
     )
-
     for use in USES:
-        console.print(f"  {use.name:<5} {use.description}", highlight=False)
-    console.print(f"  own   {options.activation}", highlight=False)
+        print(f"  {use.name:<5} {use.description}")
+    print(f"  own   {options.activation}")
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     measurements = []
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(USES) * len(functions) * len(batches))
-        for use in USES:
-            embedding = data.Embedding(
-                histories, options.heads, options.head_dim, getattr(torch, dtype), device.torch_device
-            )
-            for text, function in functions.items():
-                progress.update(task, description=f"{use.name}, {text}")
-                measurement = Measurement(use, text)
-                for _ in measure(measurement, function, batches, embedding, options.samples, rounds=3):
-                    progress.advance(task)
-                measurements.append(measurement)
+    progress = Progress(len(USES) * len(functions))
+    for use in USES:
+        embedding = data.Embedding(
+            histories, options.heads, options.head_dim, getattr(torch, dtype), device.torch_device
+        )
+        for text in functions:
+            measurement = Measurement(use, text)
+            for index, _ in enumerate(measure(measurement, batches, embedding, options.samples, rounds=3), 1):
+                progress(index / len(batches), f"{use.name}, {text}, batch {index} of {len(batches)}")
+            progress.finish_case()
+            measurements.append(measurement)
+    progress.finish()
 
-    report.print_errors(console, measurements)
-    report.print_times(console, measurements)
+    report.show(measurements)
     options.output.mkdir(parents=True, exist_ok=True)
     settings = {
         "gdpa": gdpa.__version__,
@@ -128,7 +123,7 @@ def run(options: argparse.Namespace) -> None:
     }
     report.write_json(options.output / "demo.json", settings, histories, measurements)
     report.draw(options.output / "demo.png", title, histories, measurements)
-    console.print(f"Written: {options.output / 'demo.json'}, {options.output / 'demo.png'}", highlight=False)
+    print(f"Written: {options.output / 'demo.json'}, {options.output / 'demo.png'}")
 
 
 def main(arguments: list[str] | None = None) -> int:

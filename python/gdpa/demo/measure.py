@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,12 +11,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from gdpa.demo.expression import Elementwise
+from gdpa.bench.counts import flops_of
+from gdpa.bench.systems import Operands, Prepared
 from gdpa.demo.histories import Embedding, Histories
-from gdpa.demo.uses import Case, Forward, Padded, Use, packed, reference, with_gdpa
+from gdpa.demo.uses import Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
 
 RESULTS = ("O", "dQ", "dK", "dV")
-BACKWARD_FLOPS = 2.5  # backward has five products, forward has two
 
 
 @dataclass
@@ -35,26 +36,17 @@ class Times:
 
 
 @dataclass
-class Squares:
-    """Sums of squared 2-norms over batches, of the reference and of the difference from it."""
-
-    reference: float = 0.0
-    gdpa: float = 0.0
-    pytorch: float = 0.0
-
-
-@dataclass
 class Measurement:
     """The results of one use with one function. gdpa computes all batches, and PyTorch computes the samples."""
 
     use: Use
     activation: str
-    flops: float = 0.0  # all batches, forward
-    times: Times = field(default_factory=Times)  # of all batches
-    sampled_times: Times = field(default_factory=Times)  # the sampled batches, also for the next two fields
-    padded_times: Times = field(default_factory=Times)
-    packed_times: Times = field(default_factory=Times)  # zeros if PyTorch needs padding
-    squares: dict[str, Squares] = field(default_factory=lambda: {name: Squares() for name in RESULTS})
+    forward_flops: float = 0.0  # of all batches, like the next two fields
+    backward_flops: float = 0.0
+    times: Times = field(default_factory=Times)
+    sampled: dict[str, Times] = field(default_factory=lambda: defaultdict(Times))  # of each system on the samples
+    #: The sums of squared 2-norms over the samples: of the reference, and of the differences of gdpa and of PyTorch.
+    squares: dict[str, Tensor] = field(default_factory=lambda: {name: torch.zeros(3).double() for name in RESULTS})
 
     @property
     def label(self) -> str:
@@ -63,23 +55,19 @@ class Measurement:
 
     def rates(self) -> tuple[float, float]:
         """The GFLOP/s of gdpa, forward and backward, over the scores that the mask selects."""
-        return (
-            self.flops / self.times.forward / 1e9,
-            self.flops * BACKWARD_FLOPS / self.times.backward / 1e9,
-        )
+        return self.forward_flops / self.times.forward / 1e9, self.backward_flops / self.times.backward / 1e9
 
-    def speed_up(self) -> float:
-        """The speed-up of forward and backward together over the padded computation of the same batches."""
-        return self.padded_times.both / self.sampled_times.both
+    def speed_up(self, system: str) -> float | None:
+        """The speed-up of forward and backward together over PyTorch, "padded" or "packed", on the same batches.
 
-    def speed_up_over_packed(self) -> float | None:
-        """The speed-up over PyTorch without padding, for the use that PyTorch can compute in this way."""
-        return self.packed_times.both / self.sampled_times.both if self.packed_times.both else None
+        None: PyTorch cannot compute the use without padding.
+        """
+        return self.sampled[system].both / self.sampled["gdpa"].both if system in self.sampled else None
 
     def errors(self, name: str) -> tuple[float, float]:
         """Returns the relative 2-norms of the errors of gdpa and of PyTorch, in O, dQ, dK or dV."""
-        sums = self.squares[name]
-        return (sums.gdpa / sums.reference) ** 0.5, (sums.pytorch / sums.reference) ** 0.5
+        reference, ours, theirs = self.squares[name].tolist()
+        return (ours / reference) ** 0.5, (theirs / reference) ** 0.5
 
 
 def now(device: torch.device) -> float:
@@ -89,15 +77,15 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def run(forward: Forward, inputs: tuple[Tensor, ...], grad_output: Tensor) -> tuple[Times, tuple[Tensor, ...]]:
+def run(prepared: Prepared) -> tuple[Times, tuple[Tensor, ...]]:
     """The attention part of a training step: its times, and O, dQ, dK, dV."""
-    query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
-    begin = now(query.device)
-    output = forward(query, key, value)
-    middle = now(query.device)
-    gradients = torch.autograd.grad(output, (query, key, value), grad_output)
-    end = now(query.device)
-    return Times(middle - begin, end - middle), (output.detach(), *gradients)
+    device = prepared.inputs[0].device
+    begin = now(device)
+    outputs = prepared.forward()
+    middle = now(device)
+    gradients = prepared.backward(outputs)
+    end = now(device)
+    return Times(middle - begin, end - middle), (outputs[0].detach(), *gradients)
 
 
 def sampled(batches: int, wanted: int) -> set[int]:
@@ -106,52 +94,37 @@ def sampled(batches: int, wanted: int) -> set[int]:
     return {(2 * i + 1) * batches // (2 * wanted) for i in range(wanted)}
 
 
-def compare(case: Case, activation: str, function: Elementwise, rounds: int, into: Measurement) -> None:
+def compare(operands: Operands, rounds: int, into: Measurement) -> None:
     """Adds the times and errors of gdpa and PyTorch for one batch to the measurement."""
-    forward = with_gdpa(case, activation)
-    padded = Padded(case, function)
-    without_padding = packed(case, function)
-    steps = [
-        (into.sampled_times, forward, case.inputs, case.grad_output),
-        (into.padded_times, padded.forward, padded.inputs, padded.grad_output),
-    ]
-    if without_padding:
-        steps.append((into.packed_times, without_padding, case.inputs, case.grad_output))
+    case = operands.case
+    systems = [one for one in (WithGdpa(), WithPadding(), WithoutPadding()) if one.refusal(case) is None]
+    prepared = [system.prepare(case, operands) for system in systems]
     # The systems alternate, so that a temporary load of the machine affects all of them.
-    taken = []
-    for _ in range(rounds):
-        latest = [run(compute, inputs, gradient) for _, compute, inputs, gradient in steps]
-        taken.append([times for times, _ in latest])
-    for (total, *_), column in zip(steps, zip(*taken, strict=True), strict=True):
-        total.add(Times(median(t.forward for t in column), median(t.backward for t in column)))
-
-    exact = run(reference(case, function), tuple(t.double() for t in case.inputs), case.grad_output.double())[1]
-    from_gdpa, from_pytorch = latest[0][1], latest[1][1]
-    for name, want, got, padded_result in zip(RESULTS, exact, from_gdpa, from_pytorch, strict=True):
-        sums = into.squares[name]
-        sums.reference += float(want.square().sum())
-        sums.gdpa += float((got.double() - want).square().sum())
-        sums.pytorch += float((padded.packed(padded_result).double() - want).square().sum())
+    taken = [[run(one) for one in prepared] for _ in range(rounds)]
+    for system, runs in zip(systems, zip(*taken, strict=True), strict=True):
+        times = Times(median(one.forward for one, _ in runs), median(one.backward for one, _ in runs))
+        into.sampled[system.name].add(times)
+    (_, from_gdpa), (_, from_pytorch) = taken[-1][:2]
+    _, exact = run(Reference().prepare(case, operands.changed(Tensor.double)))
+    lengths = case.lengths_q, case.lengths_q, case.lengths_k, case.lengths_k
+    for name, want, got, padded, of_rows in zip(RESULTS, exact, from_gdpa, from_pytorch, lengths, strict=True):
+        differences = (got.double() - want, without_padding(padded, of_rows).double() - want)
+        into.squares[name] += torch.stack([one.square().sum() for one in (want, *differences)]).cpu()
 
 
 def measure(
-    into: Measurement,
-    function: Elementwise,
-    batches: list[Histories],
-    embedding: Embedding,
-    samples: int,
-    rounds: int,
+    into: Measurement, batches: list[Histories], embedding: Embedding, samples: int, rounds: int
 ) -> Iterator[None]:
     """Runs every batch and adds it to the measurement. Yields after each batch, for the progress display."""
-    use, activation = into.use, into.activation
     chosen = sampled(len(batches), samples)
     for index, batch in enumerate(batches):
-        case = Case.make(use, batch, embedding)
+        operands = into.use.operands(batch, embedding, into.activation)
+        prepared = WithGdpa().prepare(operands.case, operands)
         if index == 0:  # the first call parses the function and generates the products for this head_dim
-            run(with_gdpa(case, activation), case.inputs, case.grad_output)
-        taken, _ = run(with_gdpa(case, activation), case.inputs, case.grad_output)
-        into.times.add(taken)
-        into.flops += case.flops()
+            run(prepared)
+        into.times.add(run(prepared)[0])
+        into.forward_flops += flops_of(operands.case, "fwd")
+        into.backward_flops += flops_of(operands.case, "bwd")
         if index in chosen:
-            compare(case, activation, function, rounds, into)
+            compare(operands, rounds, into)
         yield

@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from gdpa.bench.report import Table
 from gdpa.demo.histories import Histories
 from gdpa.demo.measure import RESULTS, Measurement
 
 
-def table(title: str, *columns: str) -> Table:
-    result = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    result.add_column("use")
-    result.add_column("f")
-    for column in columns:
-        result.add_column(column, justify="right")
-    return result
-
-
-def print_errors(console: Console, measurements: Sequence[Measurement]) -> None:
-    rows = table("Error against fp64 (relative 2-norm): gdpa | PyTorch in the same type", *RESULTS)
-    for m in measurements:
-        pairs = (m.errors(name) for name in RESULTS)
-        rows.add_row(m.use.name, m.label, *(f"{ours:.1e}|{theirs:.1e}".replace("e-0", "e-") for ours, theirs in pairs))
-    console.print(rows)
-
-
-def print_times(console: Console, measurements: Sequence[Measurement]) -> None:
-    rows = table(
-        "All histories once; speed-up of forward and backward over padded (packed) PyTorch",
-        *("fwd ms", "bwd ms", "fwd GFLOP/s", "bwd GFLOP/s", "speed-up"),
-    )
-    for m in measurements:
-        times = (f"{seconds * 1e3:.1f}" for seconds in (m.times.forward, m.times.backward))
-        rates = (f"{rate:.0f}" for rate in m.rates())
-        rows.add_row(m.use.name, m.label, *times, *rates, speed_up(m))
-    console.print(rows)
-
-
 def speed_up(m: Measurement) -> str:
-    packed = m.speed_up_over_packed()
-    return f"{m.speed_up():.1f}x" + (f" ({packed:.1f}x)" if packed else "")
+    packed = m.speed_up("packed")
+    return f"{m.speed_up('padded'):.1f}x" + (f" ({packed:.1f}x)" if packed else "")
+
+
+def errors_of(name: str) -> Callable[[Measurement], str]:
+    return lambda m: "|".join(f"{error:.1e}" for error in m.errors(name)).replace("e-0", "e-")
+
+
+NAMES: dict[str, Callable[[Measurement], str]] = {"use": lambda m: m.use.name, "f": lambda m: m.label}
+ERRORS = NAMES | {name: errors_of(name) for name in RESULTS}
+TIMES = NAMES | {
+    "fwd ms": lambda m: f"{m.times.forward * 1e3:.1f}",
+    "bwd ms": lambda m: f"{m.times.backward * 1e3:.1f}",
+    "fwd GFLOP/s": lambda m: f"{m.rates()[0]:.0f}",
+    "bwd GFLOP/s": lambda m: f"{m.rates()[1]:.0f}",
+    "speed-up": speed_up,
+}
+
+
+def show(measurements: Sequence[Measurement]) -> None:
+    """Prints the tables of the errors and of the times."""
+    errors = "Error against fp64 (relative 2-norm): gdpa | PyTorch in the same type"
+    times = "All histories once; speed-up of forward and backward over padded (packed) PyTorch"
+    for heading, columns in ((errors, ERRORS), (times, TIMES)):
+        Table.of(heading, columns, measurements, texts=len(NAMES)).show()
 
 
 def as_row(m: Measurement) -> dict[str, Any]:
@@ -59,15 +51,12 @@ def as_row(m: Measurement) -> dict[str, Any]:
         "backward_ms": m.times.backward * 1e3,
         "forward_gflops": forward,
         "backward_gflops": backward,
-        "speed_up_over_padded": m.speed_up(),
-        "speed_up_over_packed": m.speed_up_over_packed(),
+        "speed_up_over_padded": m.speed_up("padded"),
+        "speed_up_over_packed": m.speed_up("packed"),
         "sampled": {
-            "gdpa_forward_ms": m.sampled_times.forward * 1e3,
-            "gdpa_backward_ms": m.sampled_times.backward * 1e3,
-            "padded_forward_ms": m.padded_times.forward * 1e3,
-            "padded_backward_ms": m.padded_times.backward * 1e3,
-            "packed_forward_ms": m.packed_times.forward * 1e3,
-            "packed_backward_ms": m.packed_times.backward * 1e3,
+            f"{name}_{direction}_ms": getattr(m.sampled[name], direction) * 1e3
+            for name in m.sampled
+            for direction in ("forward", "backward")
         },
         "errors": {name: dict(zip(("gdpa", "pytorch"), m.errors(name), strict=True)) for name in RESULTS},
     }
@@ -107,13 +96,8 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
             [p + offset for p in positions], [m.rates()[column] for m in measurements], 0.38, color=color, label=name
         )
     for position, m in zip(positions, measurements, strict=True):
-        rates.annotate(
-            f" {speed_up(m)}",
-            (max(m.rates()), position),
-            va="center",
-            fontsize="small",
-            color="dimgray",
-        )
+        place = (max(m.rates()), position)
+        rates.annotate(f" {speed_up(m)}", place, va="center", fontsize="small", color="dimgray")
     rates.margins(x=0.35)
     rates.set(
         title="Rate; speed-up over padded (packed) PyTorch",
