@@ -138,7 +138,7 @@ mutation: $(call unmade,setup)  ## put faults into a copy of the sources and lis
 	@$(PYTHON) scripts/mutation $(OPTIONS)
 
 bench: install  ## measure the CPU figures of the README on this machine
-	@$(PYTHON) -m gdpa.bench --figures $(OPTIONS)
+	@$(PYTHON) -m gdpa.bench figures $(OPTIONS)
 
 format: setup  ## format C++ and Python in place
 	@clang-format-14 -i $(CXX_SOURCES)

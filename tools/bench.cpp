@@ -34,7 +34,7 @@ const char* const bench_footer =
     "Examples:\n"
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
     "  gdpa bench --lengths histories.txt --mask causal --activation gelu silu \"s * sigmoid(1.702 * s)\"\n"
-    "  gdpa bench --suite anchors --scale-batch .03 --direction fwd --json anchors.jsonl\n"
+    "  gdpa bench --suite uses --scale-batch .1 --direction fwd --json uses.jsonl\n"
     "  gdpa bench --activation silu \"silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])\" --tensor "
     "table=randn:heads,128\n"
     "  gdpa bench --list-suites\n"
@@ -216,13 +216,15 @@ void warn_if_busy(int processors) {
 /// nothing.
 std::optional<std::vector<std::string>> common_options(const CLI::App& parser, const BenchOptions& options) {
   static const std::set<std::string> common = {
-      "--suite",     "--scale-batch", "--lengths",  "--batch",   "--max-length", "--fill",
-      "--seed",      "--heads",       "--head-dim", "--dtype",   "--activation", "--mask",
-      "--direction", "--seconds",     "--rounds",   "--threads", "--plot"};
-  std::vector<std::string> arguments;
+      "--scale-batch", "--lengths",    "--batch", "--max-length", "--fill",    "--seed",   "--heads",   "--head-dim",
+      "--dtype",       "--activation", "--mask",  "--direction",  "--seconds", "--rounds", "--threads", "--plot"};
+  // The first argument is the subcommand of the comparison.
+  std::vector<std::string> arguments = {options.suite.empty() ? "shapes" : options.suite};
   for (const CLI::Option* option : parser.get_options()) {
     const std::string name = option->get_name();
-    if (option->count() == 0 || name == "--json" || name == "--report" || name == "--device") continue;
+    if (option->count() == 0 || name == "--suite" || name == "--json" || name == "--report" || name == "--device") {
+      continue;
+    }
     if (common.count(name) == 0) {
       fmt::print(stderr, "gdpa bench: {} is known to gdpa alone, so that no other system is timed with it\n", name);
       return std::nullopt;

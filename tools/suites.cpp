@@ -53,7 +53,7 @@ std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOp
     if (shape.contains("layout") || !is_window(problem.mask)) {
       throw UsageError(
           fmt::format("--suite {}: expected a suite of windows and packed sequences; '{}' is none; run python -m "
-                      "gdpa.bench --suite {}",
+                      "gdpa.bench {}",
                       name, shape.value("name", ""), name));
     }
     const Json tensors = shape.value("tensors", Json::object());

@@ -191,7 +191,7 @@ class Call:
 @cache
 def metas_operator(checkout: Path) -> Callable[..., Tensor]:
     os.environ["GDPA_DISABLE_AUTOTUNE"] = "1"  # one variant of each kernel
-    from gdpa.bench.systems.checkouts import META_PACKAGE, add_checkout, define_object
+    from gdpa.bench.systems.packages import META_PACKAGE, add_checkout, define_object
 
     add_checkout(checkout)
     module = importlib.import_module(f"{META_PACKAGE}.triton.triton_generalized_dot_product_attention")

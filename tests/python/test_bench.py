@@ -17,14 +17,16 @@ from bench_cases import small_case as case
 import gdpa
 from gdpa.bench import __main__ as bench
 from gdpa.bench import command
-from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores, movielens_lengths
-from gdpa.bench.device import Processor, processor_rates
-from gdpa.bench.figures import Figure
-from gdpa.bench.figures_cpu import ratios
+from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, movielens_lengths
+from gdpa.bench.counts import bytes_of, flops_of, kept_scores
+from gdpa.bench.device import Device, Rates, processor_rates
+from gdpa.bench.figures import ratios
+from gdpa.bench.goals import RateRow
 from gdpa.bench.measure import Effort, Result, make_row, measure
-from gdpa.bench.report import rate_table
-from gdpa.bench.rows import Rates, Row, cells, columns, fields, reason_of
-from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
+from gdpa.bench.rates import columns, table_of_cases
+from gdpa.bench.report import Figure, Table, fields, reason_of
+from gdpa.bench.shapes import chosen_cases
+from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Padded, SdpaPerSequence, System, Variant
 
 CPU = torch.device("cpu")
 ON_CPU = tuple(system for system in SYSTEMS if "cpu" in system.devices)
@@ -64,7 +66,7 @@ def test_nested_and_per_sequence_softmax_agree() -> None:
     torch.testing.assert_close(nested[0], torch.cat([output[0].transpose(0, 1) for output in one_by_one]))
 
 
-class Unbounded(Processor):
+class Unbounded(Device):
     """The processor, without the time that measuring its rates takes."""
 
     bound: Rates | None = None
@@ -101,7 +103,7 @@ def test_a_system_that_fails_is_reported_with_its_words_and_stops_nothing() -> N
 
 def test_rows_have_the_fields_of_the_command_line() -> None:
     line = command.output_of("bench", "--lengths", "5", "--direction", "fwd", "--seconds", "0", "--json")
-    assert fields() == list(json.loads(line))
+    assert fields(RateRow) == list(json.loads(line))
 
 
 def test_a_row_says_what_was_run() -> None:
@@ -140,12 +142,12 @@ def test_flop_and_bytes_are_those_of_the_plan() -> None:
     lengths = ["--lengths-q", "7,3,12", "--lengths-k", "4,9,12", "--dtype", "float64"]
     plan = command.json_of("explain", *lengths, "--heads", "2", "--head-dim", "8", "--mask", timed.mask)
     for direction, name in (("fwd", "forward"), ("bwd", "backward")):
-        assert timed.flops(direction) == plan[name]["flops"]
-        assert timed.bytes(direction) == plan[name]["bytes"]
+        assert flops_of(timed, direction) == plan[name]["flops"]
+        assert bytes_of(timed, direction) == plan[name]["bytes"]
 
 
 # Every number is another one, so that no column can have the number of another one.
-SIZED = Row(
+SIZED = RateRow(
     system="gdpa", version="1", commit="abc", direction="fwd", device="a processor", shape="sized", dtype="float32",
     activation="silu", accuracy="fast", deterministic=False, mask="none", B=2, H_q=6, H_k=3, d=16, d_v=40, q=400,
     kv=500, fill=0.75, shared_q=False, shared_kv=False, bytes=7e6, ms=4.0, tflops=0.12,
@@ -153,25 +155,27 @@ SIZED = Row(
 )  # fmt: skip
 
 
+def shown(table: Table) -> dict[str, str]:
+    (line,) = table.lines
+    return dict(zip(table.columns, line, strict=True))
+
+
 def test_a_line_of_the_table_has_the_numbers_of_its_row() -> None:
-    shown = dict(zip(columns([SIZED]), cells(SIZED), strict=True))
-    assert shown == {
+    assert shown(Table.of("", columns([SIZED]), [SIZED], 5)) == {
         "": "fwd", "system": "gdpa", "dtype": "float32", "f": "silu", "mask": "none", "B": "2", "H": "6", "d": "16",
         "q": "400", "kv": "500", "fill": "0.75", "ms": "4.000", "GFLOP/s": "120.0", "of floor": "0.60",
     }  # fmt: skip
     on_gpu = replace(SIZED, tflops=480.0, cublas_tflops=640.0, floor_tflops=600.0, shared_q=True)
-    shown = dict(zip(columns([on_gpu]), cells(on_gpu), strict=True))
-    assert {name: shown[name] for name in ("q", "kv", "TFLOP/s", "of cuBLAS", "of floor")} == {
+    line = shown(Table.of("", columns([on_gpu]), [on_gpu], 5))
+    assert {name: line[name] for name in ("q", "kv", "TFLOP/s", "of cuBLAS", "of floor")} == {
         "q": "400 shared", "kv": "500", "TFLOP/s": "480.0", "of cuBLAS": "0.75", "of floor": "0.80"
     }  # fmt: skip
 
 
 def test_a_line_of_the_report_has_the_numbers_of_its_case() -> None:
-    header, _, line = rate_table(
-        [SIZED, replace(SIZED, system="other", activation="softmax", tflops=0.09)]
-    ).splitlines()
-    shown = dict(zip(*([cell.strip() for cell in one.strip("|").split("|")] for one in (header, line)), strict=True))
-    assert shown == {
+    table = table_of_cases("Forward", [SIZED, replace(SIZED, system="other", activation="softmax", tflops=0.09)])
+    assert table.heading == "Forward, GFLOP/s"
+    assert shown(table) == {
         "shape": "sized", "dtype": "float32", "mask": "none", "B": "2", "d": "16", "q": "400", "kv": "500",
         "fill": "0.75", "cuBLAS": "", "floor": "200", "frontier": "", "gdpa (silu)": "120.0", "other (softmax)": "90.0",
     }  # fmt: skip
@@ -179,7 +183,7 @@ def test_a_line_of_the_report_has_the_numbers_of_its_case() -> None:
 
 def test_a_row_has_the_sizes_of_its_case() -> None:
     timed = Case((3, 9), (4, 11), heads=6, head_dim=16, dtype="float32", activation="silu")
-    row = make_row(timed, Gdpa(), "bwd", 2e-3, Processor(), None)
+    row = make_row(timed, Gdpa(), "bwd", 2e-3, Device(), None)
     assert (row.B, row.H_q, row.H_k, row.d, row.d_v, row.q, row.kv) == (2, 6, 6, 16, 16, 9, 11)
     assert row.fill == 12 / 18
     assert row.tflops * row.ms * 1e9 == pytest.approx(2.5 * 4 * 6 * 16 * (3 * 4 + 9 * 11))
@@ -219,11 +223,12 @@ def test_a_shape_of_a_suite_may_differ_in_everything(monkeypatch: pytest.MonkeyP
 def test_options_replace_what_a_suite_says_and_no_case_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"head_dim": 8, "length_q": 6, "length_k": 6, "activation": ["silu", "relu"], "mask": "causal"}
     suite = {"batch": 2, "heads": 2, "dtype": "float32", "shapes": [shape]}
-    monkeypatch.setattr("gdpa.bench.cases.suites", lambda: {"own": suite})
-    asked = bench.parse(["--suite", "own", "--activation", "gelu", "--dtype", "fp16"])
-    (only,) = bench.chosen_cases(asked)
+    for module in ("cases", "shapes", "__main__"):
+        monkeypatch.setattr(f"gdpa.bench.{module}.suites", lambda: {"own": {**suite, "description": ""}})
+    asked = bench.parse(["own", "--activation", "gelu", "--dtype", "fp16"])
+    (only,) = chosen_cases(asked)
     assert (only.activation, only.dtype, only.mask) == ("gelu", "float16", "causal")
-    as_it_is = bench.chosen_cases(bench.parse(["--suite", "own", "--mask", "none"]))
+    as_it_is = chosen_cases(bench.parse(["own", "--mask", "none"]))
     assert [(case.activation, case.mask) for case in as_it_is] == [("silu", "none"), ("relu", "none")]
 
 
@@ -233,7 +238,7 @@ def test_the_floor_is_that_of_the_threads_that_are_timed(monkeypatch: pytest.Mon
     monkeypatch.setattr(command, "json_of", lambda *arguments: asked.append(arguments) or answer)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     processor_rates.cache_clear()
-    assert Processor().rates("bfloat16", None) == Rates(2e12, 3e9)
+    assert Device().rates("bfloat16", None) == Rates(2e12, 3e9)
     processor_rates.cache_clear()
     assert asked[0][-2:] == ("--threads", "3")
 
@@ -246,7 +251,7 @@ def test_movielens_has_its_943_histories() -> None:
 
 def test_ratios_put_the_right_system_on_top() -> None:
     timed = case(dtype="float32")
-    systems = [Gdpa(), GdpaIn("float16"), SdpaPerSequence(), Padded()]
+    systems = [Gdpa(), Variant(Gdpa(), dtype="float16"), SdpaPerSequence(), Padded()]
     result = measure(timed, systems, ["fwd", "bwd"], QUICK, Unbounded())
     ms = {"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}
     rows = [replace(row, ms=4.0 if row.dtype == "float16" else ms[row.system]) for row in result.rows]
@@ -270,6 +275,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
 ) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "new" / "rates.png"
     arguments = [
+        "shapes",
         "--device",
         "cpu",
         "--lengths",
@@ -305,17 +311,17 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--suite", "nosuch"], "expected one of anchors, hopper, masks, score, compat, uses"),
-        (["--suite", "uses", "--shapes", "4"], "of 1 self-attention; 2 PFFN; 3 PMA; got '4'"),
-        (["--without", "nosuch"], "--without: expected names among gdpa"),
-        (["--merge", __file__], "expected a document that --report of this version has written"),
-        (["--lengths", "nosuch"], "expected movielens"),
-        (["--mask", "triangle"], "expected none, causal, window:LEFT,RIGHT"),
-        (["--activation", "sigmod(s)"], "sigmod"),
-        (["--systems", "nosuch"], "expected names among gdpa"),
-        (["--systems", "SDPA cuDNN", "--device", "cpu"], "on cpu; got 'SDPA cuDNN'"),
-        (["--device", "tpu"], "expected cpu, cuda or cuda:N"),
-        (["--device", "cuda:99"], "expected one of PyTorch's"),
+        (["uses", "--shapes", "4"], "of 1 self-attention; 2 PFFN; 3 PMA; got '4'"),
+        (["shapes", "--without", "nosuch"], "--without: expected names among gdpa"),
+        (["redraw", __file__], "expected a document that --report of this version has written"),
+        (["shapes", "--lengths", "nosuch"], "expected movielens"),
+        (["shapes", "--mask", "triangle"], "expected none, causal, window:LEFT,RIGHT"),
+        (["shapes", "--activation", "sigmod(s)"], "sigmod"),
+        (["shapes", "--systems", "nosuch"], "expected names among gdpa"),
+        (["shapes", "--systems", "SDPA cuDNN", "--device", "cpu"], "on cpu; got 'SDPA cuDNN'"),
+        (["shapes", "--device", "tpu"], "expected cpu, cuda or cuda:N"),
+        (["shapes", "--device", "cuda:99"], "expected one of PyTorch's"),
+        (["shapes", "--gradients", "q"], "--gradients: expected --against with it"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(
@@ -323,6 +329,34 @@ def test_wrong_arguments_are_refused_in_words(
 ) -> None:
     assert bench.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch"], "invalid choice: 'nosuch'"),
+        (["uses", "--head-dim", "8"], "unrecognized arguments: --head-dim"),
+        (["shapes", "--shapes", "1"], "unrecognized arguments: --shapes"),
+        (["norms", "--systems", "gdpa"], "unrecognized arguments: --systems"),
+        (["shapes", "--fill", "2"], "expected a number from 0 to 1; got 2"),
+        (["uses", "--scale-batch", "0"], "expected a number above 0; got 0"),
+        (["shapes", "--rounds", "0"], "--rounds: expected a number from 1 up; got 0"),
+    ],
+)
+def test_a_command_refuses_options_of_others_and_wrong_numbers(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        bench.main(arguments)
+    assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["hopper", "shapes", "figures", "training", "norms", "scaling", "redraw"])
+def test_every_command_describes_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        bench.main([command, "--help"])
+    assert end.value.code == 0
+    assert "--report" in capsys.readouterr().out
 
 
 def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
@@ -336,8 +370,20 @@ def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
         measured.append(timed)
         return measure(timed, *others)
 
-    monkeypatch.setattr("gdpa.bench.measure.measure", measure_once)
-    arguments = ["--device", "cpu", "--lengths", "5,9", "--heads", "1", "--head-dim", "8", "--systems", "gdpa"]
+    monkeypatch.setattr("gdpa.bench.shapes.measure", measure_once)
+    arguments = [
+        "shapes",
+        "--device",
+        "cpu",
+        "--lengths",
+        "5,9",
+        "--heads",
+        "1",
+        "--head-dim",
+        "8",
+        "--systems",
+        "gdpa",
+    ]
     arguments += ["--seconds", "0", "--rounds", "1", "--dtype", "float32", "float64", "--json", str(rows)]
     assert bench.main(arguments) == 130
     assert "interrupted; --report writes each case when it has finished" in capsys.readouterr().err
@@ -345,7 +391,7 @@ def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
 
 
 def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["gdpa.bench", "--list-systems", "--device", "cpu"])
+    monkeypatch.setattr(sys, "argv", ["gdpa.bench", "systems", "--device", "cpu"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("gdpa.bench", run_name="__main__")
     assert end.value.code == 0

@@ -17,7 +17,7 @@ from gdpa.bench.cases import Case
 from gdpa.bench.measure import Effort
 
 PACKAGE = Path(gdpa.__file__).parent
-CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
+CASE = ["shapes", "--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
 
 
 def other_build(folder: Path, more: str = "") -> Path:

@@ -16,14 +16,14 @@ import torch
 from bench_cases import by_name, small_case, unpadded
 from torch.nn.attention import SDPBackend
 
-from gdpa.bench import figures_gpu
 from gdpa.bench.cases import Case
-from gdpa.bench.device import Device, Gpu, Processor, Product, Work, choose
-from gdpa.bench.figures import Figure
-from gdpa.bench.measure import Effort, Result, measure, work_of
+from gdpa.bench.counts import kept_scores_of
+from gdpa.bench.device import Device, Gpu, Product, Rates, Work, choose
+from gdpa.bench.figures import FiguresReport, cold_starts
+from gdpa.bench.measure import Effort, measure, work_of
 from gdpa.bench.progress import Progress
-from gdpa.bench.report import Report
-from gdpa.bench.rows import Rates, Refused, cells, columns
+from gdpa.bench.rates import columns
+from gdpa.bench.report import Figure, Refused
 from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Prepared, SdpaPerSequence
 from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa, first_module
 from gdpa.bench.systems.pytorch import Flex, SdpaDense
@@ -48,12 +48,12 @@ def test_the_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(choose(None), Gpu)
     assert isinstance(choose("cuda:1"), Gpu)
     assert made == [torch.device("cuda:0"), torch.device("cuda:1")]
-    assert isinstance(choose("cpu"), Processor)
+    assert type(choose("cpu")) is Device
 
 
 def test_without_a_gpu_it_is_the_processor_and_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, 0)
-    assert isinstance(choose(None), Processor)
+    assert type(choose(None)) is Device
     for name, words in (("cuda", "one of PyTorch's 0 GPUs"), ("cuda:x", "cpu, cuda or cuda:N"), ("mps", "'mps'")):
         with pytest.raises(ValueError, match=words):
             choose(name)
@@ -174,8 +174,8 @@ def test_a_row_carries_the_product_of_its_turns_and_the_floor_under_it() -> None
     moved = 4 * 22 * 2 * 8 * 4
     assert row.tflops == pytest.approx(flops / 0.5 * 1e-12)
     assert row.floor_tflops == pytest.approx(flops / (moved / 1e9) * 1e-12)
-    shown = dict(zip(columns([row]), cells(row), strict=True))
-    assert shown["of cuBLAS"] == f"{row.tflops / 600:.2f}" and "TFLOP/s" in shown
+    shown = columns([row])
+    assert shown["of cuBLAS"](row) == f"{row.tflops / 600:.2f}" and "TFLOP/s" in shown
 
 
 class OutOfMemory(Gdpa):
@@ -243,7 +243,7 @@ def test_dense_softmax_is_that_of_one_call_a_sequence(timed: Case) -> None:
     one_by_one, padded = SdpaPerSequence().prepare(timed, operands), dense.prepare(timed, operands)
     expected, got = one_by_one.forward(), padded.forward()
     torch.testing.assert_close(
-        unpadded(got[0], timed.lengths_q), torch.cat([output[0].transpose(0, 1) for output in expected])
+        unpadded(got[0].transpose(1, 2), timed.lengths_q), torch.cat([output[0].transpose(0, 1) for output in expected])
     )
     ours = padded.backward(got)
     theirs = torch.autograd.grad(expected, one_by_one.inputs, one_by_one.grad_outputs)
@@ -264,7 +264,7 @@ def test_the_block_mask_of_flex_attention_counts_the_scores_of_the_case(mask: st
     timed = case(mask=mask, lengths_k=(5, 12, 2))
     block_mask: Any = Flex.block_mask(timed, CPU)
     b, q, k = torch.meshgrid(torch.arange(3), torch.arange(12), torch.arange(12), indexing="ij")
-    assert int(block_mask.mask_mod(b, torch.zeros_like(b), q, k).sum()) == timed.kept_scores
+    assert int(block_mask.mask_mod(b, torch.zeros_like(b), q, k).sum()) == kept_scores_of(timed)
     assert Flex.block_mask(case(lengths_q=(4, 4, 4), lengths_k=(6, 6, 6)), CPU) is None
 
 
@@ -397,62 +397,28 @@ def test_a_package_that_is_missing_or_broken_says_so(monkeypatch: pytest.MonkeyP
 # Figures and reports -------------------------------------------------------------------------------------------------
 
 
-def rows_of_figures() -> Result:
-    device = Pretended(lambda work: 1.0)
-    whole, half = case(lengths_q=(4, 4), lengths_k=(4, 4)), case(lengths_q=(4, 2), lengths_k=(4, 4))
-    result = measure(whole, [Gdpa()], ["fwd", "bwd"], Effort(1.0, 1), device)
-    first = result.rows[0]
-    rate = {("silu", "fwd"): 330.0, ("silu", "bwd"): 240.0, ("s * sigmoid(s)", "fwd"): 300.0,
-            ("s * sigmoid(s)", "bwd"): 239.0, ("gelu_tanh", "fwd"): 324.0, ("gelu_tanh", "bwd"): 210.0}  # fmt: skip
-    rows = [
-        replace(first, activation=activation, direction=direction, tflops=tflops)
-        for (activation, direction), tflops in rate.items()
-    ]
-    rows.append(
-        replace(measure(half, [Gdpa()], ["fwd"], Effort(1.0, 1), device).rows[0], activation="gelu_tanh", tflops=243.0)
-    )
-    return Result(rows)
-
-
-def test_gpu_figures_are_shares_of_cublas_and_their_ratios() -> None:
-    found = {figure.what: figure for figure in figures_gpu.rates(rows_of_figures().rows, "gelu_tanh")}
-    assert found["2048 / 2048, gelu_tanh, fwd"].measured == pytest.approx(0.54)
-    assert found["2048 / 2048, gelu_tanh, fwd"].reached
-    assert not found["2048 / 2048, gelu_tanh, bwd"].reached  # .35 of .38
-    assert found["2048 / 2048, fill .5 against 1, fwd"].measured == pytest.approx(0.75)
-    assert found["2048 / 2048, fill .5 against 1, bwd"].measured is None
-    expression = "2048 / 2048, s * sigmoid(s) against silu, "
-    assert found[expression + "fwd"].measured == pytest.approx(300 / 330) and not found[expression + "fwd"].reached
-    assert found[expression + "bwd"].reached
-
-
-def test_the_row_of_the_figures_is_the_suites() -> None:
-    whole, half = (figures_gpu.long_case(fill, 8 / 1152) for fill in (1.0, 0.5))
-    assert set(whole.lengths_q) == set(whole.lengths_k) == set(half.lengths_k) == {2048}
-    assert len(whole.lengths_q) == 8 and len(set(half.lengths_q)) > 1
-    assert (whole.head_dim, whole.activation, whole.dtype) == (128, "gelu_tanh", "bfloat16")
-
-
 def test_a_cold_start_that_fails_is_a_figure_without_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    found = figures_gpu.cold_starts(Pretended(lambda work: 1.0), rounds=1)
+    found = cold_starts(Pretended(lambda work: 1.0), rounds=1)
     assert len(found) == 2 and all(figure.measured is None and not figure.reached for figure in found)
 
 
 def test_a_report_is_a_document_tables_and_a_picture(tmp_path: Path) -> None:
-    result = rows_of_figures()
-    result.refusals.append(Refused("HSTU", "fwd", "no module named hstu"))
-    figures = [Figure("speed", 1.5, 1.2, "x")]
-    report = Report("anchors", "NVIDIA H9000", "2.11", "abc", "3 rounds", result, figures)
+    device = Pretended(lambda work: 1.0)
+    rows = measure(case(lengths_q=(4, 4), lengths_k=(4, 4)), [Gdpa()], ["fwd", "bwd"], Effort(1.0, 1), device).rows
+    report = FiguresReport(
+        "figures", "NVIDIA H9000", "2.11", "abc", "3 rounds", [replace(row, tflops=330.0) for row in rows],
+        [Refused("HSTU", "fwd", "no module named hstu")], [Figure("speed", 1.5, 1.2, "x")],
+    )  # fmt: skip
     written = report.write(tmp_path / "new")
-    assert [path.name for path in written] == ["anchors-h9000.json", "anchors-h9000.md", "anchors-h9000.png"]
+    assert [path.name for path in written] == ["figures-h9000.json", "figures-h9000.md", "figures-h9000.png"]
     document = json.loads(written[0].read_text())
-    assert len(document["rows"]) == len(result.rows) and document["rows"][0]["cublas_tflops"] == pytest.approx(600)
+    assert len(document["rows"]) == 2 and document["rows"][0]["cublas_tflops"] == pytest.approx(600)
     assert document["figures"][0]["reached"] is True
     (refused,) = document["not_run"]
     assert refused == {"system": "HSTU", "direction": "fwd", "reason": "no module named hstu", "shape": None}
     text = written[1].read_text()
     assert "330.0 (0.55)" in text and "- HSTU, fwd: no module named hstu" in text
     assert "| speed | x | 1.5 | at least 1.2 | yes |" in text
-    assert "](anchors-h9000.png)" in text
+    assert "](figures-h9000.png)" in text
     assert written[2].read_bytes().startswith(b"\x89PNG")

@@ -9,8 +9,10 @@ from torch.nn.functional import silu
 
 from gdpa.bench import __main__ as bench
 from gdpa.bench.cases import Case, cases_of_suite
+from gdpa.bench.counts import kept_scores_of
 from gdpa.bench.goals import goals_of_suite
 from gdpa.bench.masks import mask_mod_of, mask_of_case, scores_that_count
+from gdpa.bench.shapes import chosen_cases
 from gdpa.bench.systems import Gdpa, Operands
 
 CPU = torch.device("cpu")
@@ -38,11 +40,12 @@ def test_the_suite_masks_has_the_rows_that_were_promised() -> None:
         "kv_of, 8 for each": (1.2, 1.2),
         "pages of 64": (0.9, None),
     }
-    told = {(goal.shape, goal.direction): goal.at_least for goal in goals_of_suite("masks") if goal.of == "row"}
+    goals = list(goals_of_suite("masks"))
+    told = {(shape, direction): goal["at_least"] for shape, direction, _, goal in goals if goal["of"] == "row"}
     expected = {(shape, "fwd"): goals[0] for shape, goals in promised.items()}
     expected |= {(shape, "bwd"): goals[1] for shape, goals in promised.items() if goals[1] is not None}
     assert told == expected
-    assert {goal.at_least for goal in goals_of_suite("masks") if goal.of == "others"} == {1.5}
+    assert {goal["at_least"] for *_, goal in goals if goal["of"] == "others"} == {1.5}
     for case in cases_of_suite("masks"):
         assert (case.heads, case.head_dim, case.dtype, case.activation) == (4, 128, "bfloat16", "silu")
 
@@ -51,7 +54,7 @@ def test_the_suite_masks_has_the_rows_that_were_promised() -> None:
 def test_flex_attention_gets_the_mask_that_gdpa_computes(mask: str) -> None:
     case = small_case(mask=mask, lengths_q=(11, 11), lengths_k=(11, 11))
     operands = Operands.random(case, CPU)
-    query, key, value = operands.dense.leaves()
+    query, key, value = operands.dense.query, operands.dense.key, operands.dense.value
     scores = torch.einsum("bihd,bjhd->bhij", query, key) / case.head_dim**0.5
     keeps = selected(case)[:, None]
     assert 0 < keeps.double().mean() < 1
@@ -63,7 +66,7 @@ def test_flex_attention_gets_the_mask_that_gdpa_computes(mask: str) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_scores_that_count_are_those_of_the_mask(mask: str) -> None:
     case = small_case(mask=mask, lengths_q=(12, 12, 12), lengths_k=(12, 12, 12))
-    assert case.kept_scores == int(selected(case).sum()) == scores_that_count(mask, case.lengths_q, case.lengths_k)
+    assert kept_scores_of(case) == int(selected(case).sum()) == scores_that_count(mask, case.lengths_q, case.lengths_k)
 
 
 def test_two_intervals_are_causal_or_prefix() -> None:
@@ -97,4 +100,4 @@ def test_a_layout_gives_the_output_of_copied_keys(layout: str) -> None:
 def test_a_wrong_mask_is_refused_before_any_measurement() -> None:
     for mask in ("hstu:1,2", "diagonal:3", "window:-2,0"):
         with pytest.raises(ValueError, match=f"--mask.*{mask}"):
-            bench.chosen_cases(bench.parse(["--mask", mask]))
+            chosen_cases(bench.parse(["shapes", "--mask", mask]))

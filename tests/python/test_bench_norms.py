@@ -14,25 +14,38 @@ from gdpa.bench import __main__ as bench
 from gdpa.bench import norms
 from gdpa.bench.agreement import Disagreement
 from gdpa.bench.cases import Case
-from gdpa.bench.device import Processor
+from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort, Result
-from gdpa.bench.norms import Computation, Form, Inputs, case_on, forms_of, measure_norms
-from gdpa.bench.norms_report import COMPILED, FUSED, UNFUSED, WHOLE, FormRow, NormsReport
-from gdpa.bench.rows import fields
+from gdpa.bench.norms import (
+    COMPILED,
+    FUSED,
+    UNFUSED,
+    WHOLE,
+    Computation,
+    Form,
+    FormRow,
+    Inputs,
+    NormsReport,
+    case_on,
+    forms_of,
+    measure_norms,
+)
+from gdpa.bench.report import fields
 
 CPU = torch.device("cpu")
 SMALL = Case((5, 1, 3), (4, 4, 4), heads=2, head_dim=8, dtype="float64", activation="gelu_tanh", name="small")
 
 
 def rows_of(case: Case, forms: list[Form]) -> tuple[list[FormRow], Result]:
-    return measure_norms(case, forms, Effort(0.0, 1), Processor(), lambda done, text: None)
+    result = measure_norms(case, forms, Effort(0.0, 1), Device(), lambda done, text: None)
+    return result.rows, result
 
 
 @pytest.mark.parametrize("form", ["fused", "unfused"])
 def test_the_whole_is_two_norms_around_attention(form: str) -> None:
     """Q' = LayerNorm(Q), T = attention(Q') + Q', Y = RMSNorm(T) + residual, one sequence at a time."""
     inputs = Inputs.random(SMALL, CPU)
-    (output,) = getattr(Computation(SMALL, CPU), form)(*inputs)
+    (output,) = getattr(Computation(SMALL, CPU), form)(inputs)
     parts = []
     for b, (query, residual) in enumerate(zip(inputs.query.split([5, 1, 3]), inputs.residual.split([5, 1, 3]))):  # noqa: B905
         normed = F.layer_norm(query, (16,), inputs.weight, inputs.bias).unflatten(-1, (2, 8))
@@ -49,10 +62,10 @@ def test_the_parts_have_the_operations_of_the_whole() -> None:
         (computation.fused, computation.fused_norms, computation.fused_attention),
         (computation.unfused, computation.unfused_norms, computation.unfused_attention),
     ):
-        _, normed = norms_alone(*inputs)
-        (attended,) = attention(*inputs._replace(query=normed))
-        output, _ = norms_alone(*inputs._replace(attended=attended))
-        torch.testing.assert_close(output, whole(*inputs)[0])
+        _, normed = norms_alone(inputs)
+        (attended,) = attention(inputs._replace(query=normed))
+        output, _ = norms_alone(inputs._replace(attended=attended))
+        torch.testing.assert_close(output, whole(inputs)[0])
 
 
 def test_every_form_is_compiled_as_one_graph() -> None:
@@ -61,7 +74,7 @@ def test_every_form_is_compiled_as_one_graph() -> None:
     assert len(compiled) == 3 and all(form.name.endswith(COMPILED) for form in compiled)
     for form in compiled:
         one_graph = torch.compile(form.compute, dynamic=False, fullgraph=True, backend="aot_eager")
-        for got, expected in zip(one_graph(*inputs), form.compute(*inputs), strict=True):
+        for got, expected in zip(one_graph(inputs), form.compute(inputs), strict=True):
             torch.testing.assert_close(got, expected)
 
 
@@ -99,10 +112,11 @@ def test_the_goal_is_the_ratio_to_the_compiled_sequence() -> None:
     fused = replace(rows[0], ms=2.0)
     unfused = replace(rows[1], ms=9.0)
     compiled = replace(unfused, system=UNFUSED + COMPILED, ms=2.6)
-    report = NormsReport("norms", "gpu", "torch", "commit", "method", [fused, unfused, compiled], result)
-    assert (report.goal.measured, report.goal.goal, report.goal.reached) == (1.3, 1.25, True)
-    missing = replace(report, forms=[fused, unfused])
-    assert missing.goal.measured is None and not missing.goal.reached
+    report = NormsReport("norms", "gpu", "torch", "commit", "method", [fused, unfused, compiled], result.refusals)
+    (goal,) = report.figures
+    assert (goal.measured, goal.goal, goal.reached) == (1.3, 1.25, True)
+    (missing,) = replace(report, rows=[fused, unfused]).figures
+    assert missing.measured is None and not missing.reached
 
 
 def test_the_case_is_that_of_the_goal_and_may_be_scaled() -> None:
@@ -114,10 +128,10 @@ def test_the_case_is_that_of_the_goal_and_may_be_scaled() -> None:
 
 
 def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--norms", "--device", "cpu", "--seconds", "0", "--rounds", "1", "--scale-batch", "0.5"]
+    arguments = ["norms", "--device", "cpu", "--seconds", "0", "--rounds", "1", "--scale-batch", "0.5"]
     assert bench.main([*arguments, "--report", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    assert "times fused" in printed.out and "not measured" in printed.out and "1 cases, about" in printed.err
+    assert "times fused" in printed.out and "not measured" in printed.out and "1 cases, " in printed.err
     (document,), (page,), (picture,) = (list(tmp_path.glob(f"norms-*.{end}")) for end in ("json", "md", "png"))
     read = json.loads(document.read_text())
     assert len(read["rows"]) == 6 and all(list(row) == fields(FormRow) for row in read["rows"])
@@ -132,5 +146,5 @@ def test_the_command_ends_with_1_where_results_disagree(
     monkeypatch.setattr(
         norms.Computation, "unfused", lambda *inputs: tuple(2 * one for one in unfused(*inputs))
     )  # fmt: skip
-    assert bench.main(["--norms", "--device", "cpu", "--seconds", "0", "--rounds", "1"]) == 1
+    assert bench.main(["norms", "--device", "cpu", "--seconds", "0", "--rounds", "1"]) == 1
     assert "expected PyTorch's norms to be within" in capsys.readouterr().err

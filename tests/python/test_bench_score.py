@@ -9,16 +9,15 @@ import torch
 from bench_cases import by_name, small_case
 from torch.nn.functional import silu
 
-from gdpa.bench import __main__ as bench
 from gdpa.bench.cases import Case, by_shape, cases_of_suite, suites
-from gdpa.bench.device import Processor
+from gdpa.bench.device import Device
 from gdpa.bench.goals import goals_of_suite
 from gdpa.bench.measure import Effort, measure
-from gdpa.bench.rows import print_table
+from gdpa.bench.report import Table
 from gdpa.bench.score_mod import bias_of, score_mod_of
-from gdpa.bench.systems import Gdpa, Operands, in_turn
-from gdpa.bench.systems.compat import GdpaCompat
-from gdpa.bench.tensors import TIMES_END, random_tensors
+from gdpa.bench.systems import Gdpa, Operands, choose_systems, in_turn
+from gdpa.bench.systems.packages import GdpaCompat
+from gdpa.bench.tensors import TIMES_END, params_of, random_tensors
 
 BIASED = {
     shape["name"].removeprefix("512/512 "): (shape["activation"][-1], shape["tensors"])
@@ -32,7 +31,7 @@ def case_of(activation: str, tensors: dict[str, str], **changes: object) -> Case
     return small_case(activation=activation, tensors=tuple(tensors.items()), **changes)
 
 
-class Quiet(Processor):
+class Quiet(Device):
     """The processor, without the time that measuring its rates takes."""
 
     def rates(self, dtype: str, product_flops: float | None) -> None:
@@ -49,8 +48,10 @@ def test_the_suite_score_has_the_rows_that_were_promised() -> None:
         "bias": (0.8, 0.6),
         "bias of each sequence": (0.75, 0.6),
     }
-    told = goals_of_suite("score")
-    of_plain = {(goal.shape, goal.direction): goal.at_least for goal in told if goal.of in ("row", "mean")}
+    told = list(goals_of_suite("score"))
+    of_plain = {
+        (shape, direction): goal["at_least"] for shape, direction, _, goal in told if goal["of"] in ("row", "mean")
+    }
     expected = {f"{length}/{length} {what}": goals for length in (2048, 512) for what, goals in promised.items()}
     del expected["2048/2048 bias of each sequence"]
     assert of_plain == {
@@ -58,8 +59,8 @@ def test_the_suite_score_has_the_rows_that_were_promised() -> None:
         for shape, goals in expected.items()
         for direction, goal in zip(("fwd", "bwd"), goals, strict=True)
     }
-    of_flex = [goal for goal in told if goal.of == "others"]
-    assert len(of_flex) == 2 * 7 and {goal.at_least for goal in of_flex} == {2}
+    of_flex = [goal["at_least"] for *_, goal in told if goal["of"] == "others"]
+    assert len(of_flex) == 2 * 7 and set(of_flex) == {2}
     for case in cases_of_suite("score"):
         assert (len(case.lengths_q), case.heads, case.head_dim, case.dtype) == (1152, 4, 128, "bfloat16")
         assert set(case.lengths_q) == set(case.lengths_k)
@@ -70,8 +71,9 @@ def test_flex_attention_gets_the_bias_that_gdpa_computes(shape: str) -> None:
     """f(s + bias) of the score_mod's s + bias is gdpa's output, and its gradients are gdpa's."""
     case = case_of(*BIASED[shape], lengths_q=(7, 7), lengths_k=(7, 7))
     operands = Operands.random(case, torch.device("cpu"))
-    params = operands.params(case)
-    query, key, value = operands.dense.leaves()
+    params = params_of(case, operands.tensors)
+    dense = operands.dense
+    query, key, value = (one.detach().requires_grad_() for one in (dense.query, dense.key, dense.value))
     scores = torch.einsum("bihd,bjhd->bhij", query, key) / case.head_dim**0.5
     positions = torch.meshgrid(*map(torch.arange, scores.shape), indexing="ij")
     score_mod = score_mod_of(case, params)
@@ -96,15 +98,16 @@ def test_softmax_of_flex_attention_has_the_bias(monkeypatch: pytest.MonkeyPatch)
     (system,) = in_turn([by_name("FlexAttention")], case, functions)
     assert (system.row_name, system.function) == ("FlexAttention", "softmax")
     operands = Operands.random(case, torch.device("cpu"))
-    monkeypatch.setattr(Operands, "leaves", lambda self: [self.query, self.key, self.value])  # no backward on the CPU
-    (output,) = system.prepare(case, operands).forward()
-    query, key, value = (operand.transpose(1, 2) for operand in operands.dense.leaves())
+    dense = operands.dense
+    attend = system.attend(case, torch.device("cpu"), operands.tensors)
+    output = attend(dense.query, dense.key, dense.value)
+    query, key, value = (operand.transpose(1, 2) for operand in (dense.query, dense.key, dense.value))
     scores = query @ key.mT / case.head_dim**0.5
     score_mod = score_mod_of(replace(case, activation=BUCKETS), operands.tensors)
     assert score_mod is not None
     biased = score_mod(scores, *torch.meshgrid(*map(torch.arange, scores.shape), indexing="ij"))
     assert not torch.allclose(biased, scores)
-    torch.testing.assert_close(output, biased.softmax(-1) @ value)
+    torch.testing.assert_close(output.transpose(1, 2), biased.softmax(-1) @ value)
 
 
 def test_only_a_bias_by_index_is_a_bias() -> None:
@@ -155,16 +158,16 @@ def test_the_functions_of_a_shape_alternate_with_the_tensors_that_they_name() ->
 
 
 def test_a_suite_may_name_its_systems() -> None:
-    def names(*options: str, kind: str = "cuda") -> list[str]:
-        return [system.name for system in bench.chosen_systems(bench.parse(list(options)), kind)]
+    def names(suite: str, kind: str, wanted: list[str] | None = None, without: tuple[str, ...] = ()) -> list[str]:
+        return [system.name for system in choose_systems(wanted, without, kind, suites()[suite].get("systems"))]
 
-    assert names("--suite", "score") == ["gdpa", "FlexAttention"]
-    assert names("--suite", "score", kind="cpu") == ["gdpa"]
-    assert names("--suite", "score", "--systems", "padded") == ["padded"]
-    assert names("--suite", "score", "--without", "FlexAttention") == ["gdpa"]
-    assert "padded" in names("--suite", "anchors")
+    assert names("score", "cuda") == ["gdpa", "FlexAttention"]
+    assert names("score", "cpu") == ["gdpa"]
+    assert names("score", "cuda", ["padded"]) == ["padded"]
+    assert names("score", "cuda", without=("FlexAttention",)) == ["gdpa"]
+    assert "padded" in names("hopper", "cuda")
     with pytest.raises(ValueError, match=r"expected either gdpa or gdpa\.compat, not both"):
-        names("--suite", "compat", "--systems", "gdpa", "gdpa.compat")
+        names("compat", "cuda", ["gdpa", "gdpa.compat"])
 
 
 def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
@@ -174,5 +177,5 @@ def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
 
 
 def test_tables_show_the_brackets_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("rows", ("f",), [("silu(s + t[head, q_idx])",)], texts=1)
+    Table("rows", ("f",), [("silu(s + t[head, q_idx])",)], texts=1).show()
     assert "silu(s + t[head, q_idx])" in capsys.readouterr().out

@@ -519,13 +519,6 @@ def test_the_shapes_of_the_suite_score_have_tensors_for_their_functions() -> Non
     ]
 
 
-def test_the_anchors_hold_the_published_shapes() -> None:
-    shapes = json.loads(succeed("bench", "--list-suites", "--json"))["anchors"]["shapes"]
-    assert len([shape for shape in shapes if shape["head_dim"] == 128 and shape["fill"] == 1]) == 7
-    assert len([shape for shape in shapes if shape["head_dim"] == 128 and shape["fill"] == 0.5]) == 4
-    assert len([shape for shape in shapes if shape["head_dim"] == 64]) == 4
-
-
 def rows_of_suite_hopper(direction: str) -> list[dict[str, Any]]:
     """From a GPU that computes nothing, so that long sequences take no time."""
     asked = ("--suite", "hopper", "--direction", direction)
@@ -845,23 +838,25 @@ def fake_python(folder: Path) -> str:
 
 
 def test_on_a_gpu_bench_is_the_comparison_with_the_same_options(tmp_path: Path) -> None:
-    options = ("--suite", "anchors", "--activation", "gelu", "s * 2", "--direction", "fwd", "--json")
+    options = ("--suite", "uses", "--activation", "gelu", "s * 2", "--direction", "fwd", "--json")
     done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
     words = done.stdout.rstrip("|").split("|")
     if words[:2] != ["-m", "gdpa.bench"]:
         pytest.skip("the folder of the command contains another Python")
-    values = {name: words[words.index(name) + 1] for name in ("--suite", "--direction", "--json", "--device")}
-    assert values == {"--suite": "anchors", "--direction": "fwd", "--json": "-", "--device": "cuda:0"}
+    assert words[2] == "uses" and "--suite" not in words
+    values = {name: words[words.index(name) + 1] for name in ("--direction", "--json", "--device")}
+    assert values == {"--direction": "fwd", "--json": "-", "--device": "cuda:0"}
     assert words[words.index("--activation") + 1 :][:2] == ["gelu", "s * 2"]
 
 
 @pytest.mark.parametrize(("given", "handed"), [(("--report", "here"), "here"), (("--report",), None)])
 def test_on_a_gpu_bench_hands_the_report_over(given: tuple[str, ...], handed: str | None, tmp_path: Path) -> None:
-    options = ("--suite", "anchors", *given)
+    options = ("--lengths", "4", *given)
     done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
     words = done.stdout.rstrip("|").split("|")
     if words[:2] != ["-m", "gdpa.bench"]:
         pytest.skip("the folder of the command contains another Python")
+    assert words[2] == "shapes"
     after = words[words.index("--report") + 1]
     assert after == (handed or "--device")
 

@@ -1,4 +1,4 @@
-"""``--against FOLDER`` times this build and the build in FOLDER/gdpa on the same cases.
+"""`--against FOLDER` times this build and the build in FOLDER/gdpa on the same cases.
 
 Each build runs in a separate process, because one process cannot load two builds. The processes alternate, so that both
 run at the same clock and temperature of the GPU. Without alternation the error would be several percent. A row has the
@@ -22,7 +22,7 @@ import gdpa
 from gdpa.bench.cases import Case
 from gdpa.bench.measure import Effort
 from gdpa.bench.progress import Progress
-from gdpa.bench.rows import Refused
+from gdpa.bench.report import Refused, Table
 
 WORKER = Path(__file__).with_name("against_worker.py")
 
@@ -44,13 +44,22 @@ class Comparison:
     rounds: list[float]  # the ratio of each round
     fastest: float  # the other time of its fastest round divided by this time of its fastest round
 
-    def cells(self) -> tuple[str, ...]:
-        ratios = " ".join(f"{ratio:.3f}" for ratio in self.rounds)
-        numbers = (f"{self.other_ms:.3f}", f"{self.ms:.3f}", f"{self.speed_up:.3f}", f"{self.fastest:.3f}", ratios)
-        return (self.direction, self.shape or "", self.dtype, self.activation, self.mask, str(self.d), *numbers)
 
-
-COLUMNS = ("", "shape", "dtype", "f", "mask", "d", "other ms", "this ms", "speed-up", "fastest rounds", "of each round")
+def table(folder: Path, rows: Sequence[Comparison]) -> Table:
+    columns: dict[str, Callable[[Comparison], str]] = {
+        "": lambda row: row.direction,
+        "shape": lambda row: row.shape or "",
+        "dtype": lambda row: row.dtype,
+        "f": lambda row: row.activation,
+        "mask": lambda row: row.mask,
+        "d": lambda row: str(row.d),
+        "other ms": lambda row: f"{row.other_ms:.3f}",
+        "this ms": lambda row: f"{row.ms:.3f}",
+        "speed-up": lambda row: f"{row.speed_up:.3f}",
+        "fastest rounds": lambda row: f"{row.fastest:.3f}",
+        "of each round": lambda row: " ".join(f"{ratio:.3f}" for ratio in row.rounds),
+    }
+    return Table.of(f"against {folder}", columns, rows, texts=5)
 
 
 class Build:

@@ -1,4 +1,4 @@
-"""One of the two processes of ``--against``. It times the gdpa on its PYTHONPATH through the public API.
+"""One of the two processes of `--against`. It times the gdpa on its PYTHONPATH through the public API.
 
 The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. Both
 processes import ``gdpa.bench`` from the folder of this file, so that both builds get the same operands. The process
@@ -13,19 +13,14 @@ An answer {"refused": text} says why a call failed.
 from __future__ import annotations
 
 import json
-import math
 import sys
-import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gdpa
-
-QUEUED_CALLS = 500  # the most calls before the process reads their times
 
 
 class Problem:
@@ -43,11 +38,11 @@ class Problem:
         self.wanted = [operand for operand in self.prepared.inputs if operand.requires_grad]
         self.outputs: list[torch.Tensor] = []
 
-    def forward(self) -> object:
+    def forward(self, _: None = None) -> object:
         with torch.no_grad():
             return self.prepared.forward()
 
-    def backward(self) -> object:
+    def backward(self, _: None = None) -> object:
         self.outputs = self.outputs or self.prepared.forward()
         return torch.autograd.grad(self.outputs, self.wanted, self.prepared.grad_outputs, retain_graph=True)
 
@@ -70,42 +65,12 @@ def import_bench() -> None:
         sys.modules[name] = package
 
 
-def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:
-    """Returns the seconds of each call. On a GPU, events measure the time without the host's part."""
-    if device.type == "cpu":
-        times = []
-        for _ in range(calls):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return times
-    events = []
-    for _ in range(calls):
-        start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start_event.record()
-        call()
-        end_event.record()
-        events.append((start_event, end_event))
-    torch.cuda.synchronize()
-    return [max(start_event.elapsed_time(end_event) * 1e-3, 1e-9) for start_event, end_event in events]
-
-
-def times_of(call: Callable[[], object], seconds: float, device: torch.device) -> list[float]:
-    """Times calls after a warm-up of the same length, because the clock of a GPU falls under load."""
-    begin, latest = time.perf_counter(), 0.0
-    while latest == 0.0 or time.perf_counter() - begin < seconds:
-        latest = queue(call, 1, device)[0]
-    times: list[float] = []
-    while sum(times) < seconds or not times:
-        times += queue(call, min(max(math.ceil((seconds - sum(times)) / latest), 1), QUEUED_CALLS), device)
-    return times
-
-
 def main() -> None:
-    device = torch.device(sys.argv[1])
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     import_bench()
+    from gdpa.bench.device import Work, choose
+    from gdpa.bench.report import reason_of
+
+    device = choose(sys.argv[1])
     print(json.dumps({"gdpa": gdpa.__file__}), flush=True)
     problem: Problem | None = None
     for line in sys.stdin:
@@ -113,16 +78,15 @@ def main() -> None:
         try:
             if "prepare" in asked:
                 problem = None
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
-                problem = Problem(asked["prepare"], device)
+                device.release()
+                problem = Problem(asked["prepare"], device.torch_device)
                 answer: dict[str, Any] = {}
             else:
                 assert problem is not None
-                call = problem.forward if asked["time"] == "fwd" else problem.backward
-                answer = {"times": times_of(call, asked["seconds"], device)}
+                work = Work(problem.forward if asked["time"] == "fwd" else problem.backward)
+                answer = {"times": device.times(work, asked["seconds"])}
         except Exception as error:
-            answer = {"refused": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
+            answer = {"refused": reason_of(error)}
         print(json.dumps(answer), flush=True)
 
 

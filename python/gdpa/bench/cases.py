@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,44 +84,6 @@ class Case:
         left, right = self.mask.removeprefix("window:").split(",")
         return (int(left), int(right))
 
-    @property
-    def kept_scores(self) -> int:
-        """The number of scores of one head that the mask selects, summed over the batch."""
-        if not self.has_window:
-            from gdpa.bench.masks import scores_that_count
-
-            return scores_that_count(self.mask, self.lengths_q, self.lengths_k)
-        return sum(kept_scores(q, k, self.window) for q, k in zip(self.lengths_q, self.lengths_k, strict=True))
-
-    def flops(self, direction: str) -> float:
-        """2 * H * (d + d_v) for each selected score in forward, and 2.5 times as many in backward (five products)."""
-        forward = 4.0 * self.heads * self.head_dim * self.kept_scores
-        return forward if direction == "fwd" else 2.5 * forward
-
-    def bytes(self, direction: str) -> float:
-        """The bytes of the operands, read once, and of their results, written once."""
-        rows = self.rows_q + 2 * self.rows_k  # query, key and value, or their gradients
-        operands = rows + sum(self.lengths_q) if direction == "fwd" else 2 * rows + sum(self.lengths_q)
-        return float(operands * self.heads * self.head_dim * SIZES[self.dtype])
-
-
-SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
-
-
-@cache
-def kept_scores(length_q: int, length_k: int, window: tuple[int, int]) -> int:
-    """Returns the number of scores of one sequence and head inside the window (left, right). -1 means no bound."""
-    left, right = window
-    if left < 0 and right < 0:
-        return length_q * length_k
-    total = 0
-    for i in range(length_q):
-        diagonal = i + length_k - length_q
-        first = max(0, diagonal - left) if left >= 0 else 0
-        end = min(length_k, diagonal + right + 1) if right >= 0 else length_k
-        total += max(0, end - first)
-    return total
-
 
 def uniform(seed: int, index: int) -> float:
     """Returns number `index` of splitmix64 with `seed`, in [0, 1). `gdpa bench` uses the same generator."""
@@ -148,7 +109,7 @@ def suites() -> dict[str, Any]:
 def suite_named(name: str) -> dict[str, Any]:
     """Returns one suite. Raises ValueError for an unknown name."""
     if name not in suites():
-        raise ValueError(f"--suite: expected one of {', '.join(suites())}; got {name!r}")
+        raise ValueError(f"suite: expected one of {', '.join(suites())}; got {name!r}")
     return suites()[name]
 
 

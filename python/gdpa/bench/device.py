@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 
 from gdpa.bench import command
-from gdpa.bench.rows import Rates
 
 PRODUCT_SIZE = 8192  # the size of the square cuBLAS product with which GPU rates are compared
 COPIED_BYTES = 2**30
@@ -41,51 +39,29 @@ class Product:
     flops: float
 
 
-class Device(ABC):
-    torch_device: torch.device
-    seconds: float  # the default time for each figure, over all rounds
+@dataclass(frozen=True)
+class Rates:
+    """The rates of the device, measured in this run: FLOP/s of products and bytes/s of copies."""
 
-    @abstractmethod
-    def describe(self) -> str:
-        """The name of the device in a row."""
-
-    @abstractmethod
-    def call_times(self, work: Work, calls: int) -> list[float]:
-        """Returns the seconds of each of `calls` calls, without a warm-up."""
-
-    @abstractmethod
-    def times(self, work: Work, seconds: float) -> list[float]:
-        """Returns the seconds of each call. Repeats the call until the sum reaches `seconds`, at least once."""
-
-    @abstractmethod
-    def product(self, dtype: str) -> Product | None:
-        """Returns the product with which rates on this device are compared, or None."""
-
-    @abstractmethod
-    def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
-        """Returns the rates of this device. `product_flops` is the measured rate of product(), if it exists."""
-
-    @abstractmethod
-    def duration(self, seconds: float) -> float:
-        """Returns the least duration of times()."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Releases unused memory for the next problem."""
+    product_flops: float
+    copy_bytes: float
 
 
-class Processor(Device):
+class Device:
+    """The processor. `Gpu` replaces every answer that differs on a GPU."""
+
     torch_device = torch.device("cpu")
-    seconds = 0.5
+    seconds = 0.5  # the default time for each figure, over all rounds
 
     def describe(self) -> str:
-        """The processor and the number of threads, in the form of `gdpa bench`."""
+        """The name of the device in a row: the processor and the number of threads, in the form of `gdpa bench`."""
         described = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in described if line.startswith("model name")), "cpu")
         threads = torch.get_num_threads()
         return f"{model}, {threads} thread{'' if threads == 1 else 's'}"
 
     def call_times(self, work: Work, calls: int) -> list[float]:
+        """Returns the seconds of each of `calls` calls, without a warm-up."""
         times: list[float] = []
         for _ in range(calls):
             prepared = work.prepare()
@@ -96,23 +72,30 @@ class Processor(Device):
         return times
 
     def times(self, work: Work, seconds: float) -> list[float]:
+        """Returns the seconds of each call. Repeats the call until the sum reaches `seconds`, at least once."""
         times: list[float] = []
         while sum(times) < seconds or not times:
             times += self.call_times(work, 1)
         return times
 
-    def duration(self, seconds: float) -> float:
-        return seconds
-
-    def release(self) -> None:
-        pass
-
     def product(self, dtype: str) -> Product | None:
+        """Returns the product with which rates on this device are compared, or None."""
         return None
 
     def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
-        """Returns the rates of `gdpa doctor --rates` with PyTorch's number of threads, or None without the command."""
+        """Returns the rates of this device. `product_flops` is the measured rate of product(), if it exists.
+
+        The processor has the rates of `gdpa doctor --rates` with PyTorch's number of threads, or None without the
+        command.
+        """
         return processor_rates("float64" if dtype == "float64" else "float32", torch.get_num_threads())
+
+    def duration(self, seconds: float) -> float:
+        """Returns the least duration of times()."""
+        return seconds
+
+    def release(self) -> None:
+        """Releases unused memory for the next problem."""
 
 
 @cache
@@ -198,7 +181,7 @@ def choose(wanted: str | None) -> Device:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     name = wanted or ("cuda" if seen else "cpu")
     if name == "cpu":
-        return Processor()
+        return Device()
     kind, _, index = name.partition(":")
     if kind != "cuda" or (":" in name and not index.isdecimal()):
         raise ValueError(f"--device: expected cpu, cuda or cuda:N; got {name!r}")

@@ -1,48 +1,114 @@
-"""The figures of the project with their goals, and the measurement of the cost of a call."""
+"""The figures of the project with their goals: the cost of a call, cold starts, memory, and the speed on the CPU.
+
+On the CPU, the data are the histories of MovieLens 100K. On a GPU, the memory is that of the first shape of the
+suite hopper.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import replace
+from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 
 import gdpa
 from gdpa.bench import command
-from gdpa.bench.measure import Progress
+from gdpa.bench.cases import DIRECTIONS, Case, cases_of_suite, movielens_lengths
+from gdpa.bench.cold_start import ACTIVATION as NEW_ACTIVATION
+from gdpa.bench.device import Device
+from gdpa.bench.measure import Effort, Plan, Progress, Result, forward_alone, measure
+from gdpa.bench.memory import memory_beyond
+from gdpa.bench.rates import RateReport
+from gdpa.bench.report import Figure, heading
+from gdpa.bench.systems import Gdpa, Operands, Padded, SdpaPerSequence, Variant
 
+HELP = "The project's figures and their goals: the cost of a call, memory, cold starts on a GPU, MovieLens on the CPU"
+SUBJECT = "figures"  # of its documents
+CPU_SECONDS = 6.0  # the default time for each figure on the CPU
+USERS_IN_A_CALL = 64
+LONG_SEQUENCE = 100_000
+MASKS = ("none", "causal")
+ON_CPU = (Gdpa(), Variant(Gdpa(), dtype="bfloat16"), Variant(Gdpa(), dtype="float16"), SdpaPerSequence(), Padded())
 CALLS_BEFORE_WAITING = 50  # fewer calls than a GPU's queue holds, so that no call waits
+MIB = 2.0**20
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A measured number and its goal. `goal` is a lower bound if `more_is_better`, otherwise an upper bound."""
-
-    what: str
-    measured: float | None  # None if the measurement failed; `unit` is then the reason
-    goal: float
-    unit: str
-    more_is_better: bool = True
+class FiguresReport(RateReport):
+    """Its figures do not follow from its rows."""
 
     @property
-    def reached(self) -> bool:
-        if self.measured is None:
-            return False
-        return self.measured >= self.goal if self.more_is_better else self.measured <= self.goal
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"reached": self.reached}
-
-    def cells(self) -> tuple[str, ...]:
-        measured = "not measured" if self.measured is None else f"{self.measured:.4g}"
-        bound = "at least" if self.more_is_better else "at most"
-        return (self.what, self.unit, measured, f"{bound} {self.goal:g}", "yes" if self.reached else "no")
+    def figures(self) -> list[Figure]:
+        return self.measured
 
 
-COLUMNS = ("figure", "unit", "measured", "goal", "reached")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--users", type=int, metavar="N", help="on the CPU, use only the first N histories (all)")
+    parser.add_argument(
+        "--scale-batch", type=float, default=1.0, metavar="F", help="on a GPU, factor on the batch of the memory (1)"
+    )
+
+
+def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
+    if device.torch_device.type == "cuda":
+        steps = [partial(on_gpu, device, effort, options.scale_batch)]
+        figures = 0
+    else:
+        effort = replace(effort, seconds=CPU_SECONDS) if options.seconds is None else effort
+        lengths = movielens_lengths()[: options.users]
+        cases = [Case(lengths, lengths, 4, 128, mask=mask, batch_limit=USERS_IN_A_CALL) for mask in MASKS]
+        steps = [*(partial(on_histories, case, device, effort) for case in cases), partial(on_cpu, device)]
+        figures = len(cases) * len(ON_CPU) * len(DIRECTIONS)
+    report = FiguresReport(*heading(SUBJECT, device.describe(), effort.seconds, effort.rounds))
+    return Plan(report, steps, figures)
+
+
+def on_gpu(device: Device, effort: Effort, batch_factor: float, progress: Progress) -> Result:
+    progress(0.0, "memory")
+    figures = memory(cases_of_suite("hopper", batch_factor)[0], device)
+    figures += host_costs(device.torch_device, torch.bfloat16)
+    progress(0.5, "cold start, in new processes")
+    return Result(figures=cold_starts(device, effort.rounds) + figures)
+
+
+def on_cpu(device: Device, progress: Progress) -> Result:
+    progress(0.0, "cost of a call, and memory")
+    return Result(figures=host_costs(device.torch_device, torch.float32) + workspaces())
+
+
+def on_histories(case: Case, device: Device, effort: Effort, progress: Progress) -> Result:
+    result = measure(case, ON_CPU, DIRECTIONS, effort, device, progress)
+    result.figures = ratios(result, case.mask)
+    return result
+
+
+def ratios(result: Result, mask: str) -> list[Figure]:
+    """Returns the speed of gdpa relative to each other system, and of 16-bit types relative to float32."""
+    ms = {(row.system, row.dtype, row.direction): row.ms for row in result.rows}
+    gdpa_fp32 = ("gdpa", "float32")
+    comparisons = (
+        (gdpa_fp32, ("SDPA per sequence", "float32"), 1.2, "float32 against SDPA per sequence"),
+        (gdpa_fp32, ("padded", "float32"), 3.0, "float32 against padded product-GELU-product"),
+        (("gdpa", "bfloat16"), gdpa_fp32, 0.8, "bfloat16 against float32"),
+        (("gdpa", "float16"), gdpa_fp32, 0.8, "float16 against float32"),
+    )
+    figures = []
+    for fast, other, goal, what in comparisons:
+        for direction in DIRECTIONS:
+            pair = (ms.get((*fast, direction)), ms.get((*other, direction)))
+            ratio = pair[1] / pair[0] if pair[0] and pair[1] else None
+            figures.append(Figure(f"{what}, mask {mask}, {direction}", ratio, goal, "times the speed"))
+    return figures
+
+
+# The cost of a call ---------------------------------------------------------------------------------------------------
 
 
 def call_cost(record: bool, device: torch.device, dtype: torch.dtype, calls: int = 2000) -> float:
@@ -80,6 +146,67 @@ def host_costs(device: torch.device, dtype: torch.dtype) -> list[Figure]:
     ]
 
 
-def part_of(progress: Progress, index: int, parts: int, what: str) -> Progress:
-    """Returns the progress display of one part of a run."""
-    return lambda done, text: progress((index + done) / parts, f"{what}, {text}")
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def workspace_per_thread(direction: str) -> float:
+    """Returns the MiB per thread in addition to inputs and outputs, for one long sequence, from the plan."""
+    problem = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128", "--device", "cpu")
+    plan = command.json_of("explain", *problem)[direction]
+    return plan["workspace_bytes"] / plan["threads"] / MIB
+
+
+def workspaces() -> list[Figure]:
+    what = f"memory beyond inputs and outputs, {LONG_SEQUENCE} tokens"
+    return [
+        from_command(f"{what}, {direction}", 64, "MiB a thread", partial(workspace_per_thread, direction))
+        for direction in ("forward", "backward")
+    ]
+
+
+def memory(case: Case, device: Device) -> list[Figure]:
+    """Returns the memory figures. The goal is 32 B for each entry plus 64 KiB, and in backward one dQ in float32."""
+    prepared = Gdpa().prepare(case, Operands.random(case, device.torch_device))
+    schedule = 32 * len(case.lengths_q) + 64 * 1024
+    query_sum = 4 * prepared.inputs[0].numel()
+    outputs = prepared.forward()
+    unit = "MiB beyond inputs and outputs"
+    taken = {
+        "forward": (lambda: forward_alone(prepared), schedule),
+        "backward": (lambda: prepared.backward(outputs), schedule + query_sum),
+    }
+    return [
+        Figure(f"memory, {way}, B {len(case.lengths_q)}", memory_beyond(call) / MIB, goal / MIB, unit, False)
+        for way, (call, goal) in taken.items()
+    ]
+
+
+# Cold start -----------------------------------------------------------------------------------------------------------
+
+
+def cold_starts(device: Device, rounds: int) -> list[Figure]:
+    """Runs two new processes `rounds` times: the first with an empty cache, the second with the filled cache."""
+    unit = "s to the first gradient"
+    goals = {"empty": 2.5, "filled": 0.05}
+    taken: dict[str, list[float]] = {state: [] for state in goals}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            for state in taken:
+                try:
+                    taken[state].append(first_gradient(device, folder))
+                except (subprocess.SubprocessError, OSError, ValueError) as failed:
+                    said = getattr(failed, "stderr", None) or str(failed)
+                    reason = (said.strip().splitlines() or ["it printed nothing"])[-1]
+                    return [Figure(f"{NEW_ACTIVATION}, cache {s}", None, goals[s], reason, False) for s in goals]
+    return [
+        Figure(f"{NEW_ACTIVATION}, cache {state}", median(seconds), goals[state], unit, more_is_better=False)
+        for state, seconds in taken.items()
+    ]
+
+
+def first_gradient(device: Device, cache: str) -> float:
+    command = [sys.executable, "-m", "gdpa.bench.cold_start", str(device.torch_device)]
+    # NVRTC has its own cache since 12.9. With this cache, every round except the first would be warm.
+    environment = os.environ | {"GDPA_CACHE_DIR": cache, "CUDA_CACHE_DISABLE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    return float(done.stdout)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 import torch
 
 from gdpa.bench import command
+from gdpa.bench.agreement import Disagreement
 from gdpa.bench.cases import Case
+from gdpa.bench.counts import bytes_of, floor_tflops, flops_of
 from gdpa.bench.device import Device, Work
-from gdpa.bench.rows import Refused, Row, reason_of
-from gdpa.bench.systems import Gdpa, Operands, Prepared, System
+from gdpa.bench.goals import RateRow
+from gdpa.bench.report import Figure, Refused, Report, reason_of
+from gdpa.bench.systems import Operands, Prepared, System
 
 Progress = Callable[[float, str], None]  # receives the finished part of the case and the name of the current step
 
@@ -31,18 +35,29 @@ class Effort:
 
 @dataclass
 class Result:
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     first_calls: dict[str, float] = field(default_factory=dict)  # seconds of each system, including compilation
 
     def add(self, other: Result) -> None:
         self.rows += other.rows
         self.refusals += other.refusals
+        self.figures += other.figures
         for system, seconds in other.first_calls.items():
             self.add_first_call(system, seconds)
 
     def add_first_call(self, system: str, seconds: float) -> None:
         self.first_calls[system] = self.first_calls.get(system, 0.0) + seconds
+
+
+@dataclass
+class Plan:
+    """A run before it begins: its empty report, its steps, and the number of timed figures of all steps."""
+
+    report: Report
+    steps: Sequence[Callable[[Progress], Result]]
+    figures: int
 
 
 @dataclass
@@ -60,6 +75,11 @@ def busy_warning() -> str | None:
     if load < 0.5 * processors:
         return None
     return f"warning: this machine is busy (load {load:.1f} on {processors} processors); the times are not reliable"
+
+
+def part_of(progress: Progress, index: int, parts: int, what: str) -> Progress:
+    """Returns the progress display of one part of a step."""
+    return lambda done, text: progress((index + done) / parts, f"{what}, {text}")
 
 
 def work_of(prepared: Prepared, direction: str) -> Work:
@@ -83,18 +103,28 @@ class BatchTimer:
         self.result = result
         self.work: dict[tuple[str, str], Work] = {}
 
-    def prepare(self, operands: Operands, system: System, directions: Sequence[str]) -> None:
+    @contextmanager
+    def first_call(self, name: str, *figures: tuple[str, str]) -> Iterator[None]:
+        """Takes the time of the first call of a system. An error refuses the figures, except a Disagreement."""
         begin = time.perf_counter()
         try:
-            prepared = system.prepare(self.case, operands)
+            yield
+        except Disagreement:
+            raise
         except Exception as error:
-            for direction in directions:
-                self.refuse((system.name, direction), error)
-            return
-        for direction in directions:
-            self.work[system.name, direction] = work_of(prepared, direction)
-            self.measure((system.name, direction), 0.0)  # warms up
-        self.result.add_first_call(system.row_name, time.perf_counter() - begin)
+            for figure in figures:
+                self.refuse(figure, error)
+            self.device.release()
+        else:
+            self.result.add_first_call(name, time.perf_counter() - begin)
+
+    def prepare(self, operands: Operands, system: System, directions: Sequence[str]) -> None:
+        figures = [(system.name, direction) for direction in directions]
+        with self.first_call(system.row_name, *figures):
+            prepared = system.prepare(self.case, operands)
+            for figure in figures:
+                self.work[figure] = work_of(prepared, figure[1])
+                self.measure(figure, 0.0)  # warms up
 
     def measure(self, figure: tuple[str, str], seconds: float) -> list[float]:
         try:
@@ -128,22 +158,6 @@ class BatchTimer:
         self.result.refusals.append(Refused(*figure, reason_of(error), self.case.name))
 
 
-def time_batch(
-    case: Case,
-    figures: dict[System, list[str]],
-    effort: Effort,
-    device: Device,
-    result: Result,
-    progress: Progress,
-) -> Times:
-    operands = Operands.random(case, device.torch_device)
-    timer = BatchTimer(case, device, result)
-    for system, directions in figures.items():
-        progress(0.0, f"{system.name}, first call")
-        timer.prepare(operands, system, directions)
-    return timer.rounds(effort, progress)
-
-
 def measure(
     case: Case,
     systems: Sequence[System],
@@ -168,15 +182,14 @@ def measure(
     batches = list(case.batches())
     totals: dict[tuple[str, str], float] = defaultdict(float)
     product_times: list[float] = []
+    effort_of_batch = Effort(effort.seconds / len(batches), effort.rounds)
     for index, batch in enumerate(batches):
-        times = time_batch(
-            batch,
-            able(),
-            Effort(effort.seconds / len(batches), effort.rounds),
-            device,
-            result,
-            partial(progress_of_batch, progress, index, len(batches)),
-        )
+        of_batch = part_of(progress, index, len(batches), f"batch {index + 1}/{len(batches)}")
+        operands, timer = Operands.random(batch, device.torch_device), BatchTimer(batch, device, result)
+        for system, of_system in able().items():
+            of_batch(0.0, f"{system.name}, first call")
+            timer.prepare(operands, system, of_system)
+        times = timer.rounds(effort_of_batch, of_batch)
         product_times += times.product
         for figure, seconds in times.figures.items():
             totals[figure] += seconds
@@ -191,26 +204,24 @@ def measure(
     return result
 
 
-def progress_of_batch(progress: Progress, index: int, batches: int, done: float, text: str) -> None:
-    progress((index + done) / batches, f"batch {index + 1}/{batches}, {text}" if batches > 1 else text)
+def row_of(system: str, version: str, direction: str, device: str, case: Case) -> dict[str, Any]:
+    """Returns the fields that the rows of all suites begin with."""
+    return {
+        "system": system, "version": version, "commit": command.commit(), "direction": direction, "device": device,
+        "shape": case.name, "dtype": case.dtype, "activation": case.activation,
+    }  # fmt: skip
 
 
 def make_row(
     case: Case, system: System, direction: str, seconds: float, device: Device, product_flops: float | None
-) -> Row:
+) -> RateRow:
     longest = max(case.lengths_q)
     room = longest * len(case.lengths_q)
     rates = device.rates(case.dtype, product_flops)
-    return Row(
-        system=system.row_name,
-        version=system.version(),
-        commit=command.commit(),
-        direction=direction,
-        device=device.describe(),
-        shape=case.name,
-        dtype=system.dtype or case.dtype,
-        activation=system.function or case.activation,
-        accuracy="fast" if isinstance(system, Gdpa) else None,
+    timed = replace(case, dtype=system.dtype or case.dtype, activation=system.function or case.activation)
+    return RateRow(
+        **row_of(system.row_name, system.version(), direction, device.describe(), timed),
+        accuracy="fast" if system.row_name == "gdpa" else None,
         deterministic=case.deterministic,
         mask=case.mask,
         B=len(case.lengths_q),
@@ -223,9 +234,9 @@ def make_row(
         fill=sum(case.lengths_q) / room if room else 0.0,
         shared_q=case.shared_q,
         shared_kv=case.shared_kv,
-        bytes=case.bytes(direction),
+        bytes=bytes_of(case, direction),
         ms=seconds * 1e3,
-        tflops=case.flops(direction) / seconds * 1e-12,
+        tflops=flops_of(case, direction) / seconds * 1e-12,
         cublas_tflops=product_flops * 1e-12 if product_flops else None,
-        floor_tflops=rates.floor_tflops(case, direction) if rates else None,
+        floor_tflops=floor_tflops(rates, case, direction) if rates else None,
     )

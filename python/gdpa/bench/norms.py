@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,17 +13,78 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gdpa
-from gdpa.bench import command
 from gdpa.bench.agreement import AGREEMENT, checked_difference
-from gdpa.bench.cases import SIZES, Case, generate_lengths
+from gdpa.bench.cases import Case, generate_lengths
+from gdpa.bench.counts import SIZES
 from gdpa.bench.device import Device, Work
-from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
-from gdpa.bench.norms_report import COMPILED, FUSED, UNFUSED, WHOLE, FormRow
-from gdpa.bench.systems.base import Operands, offsets
+from gdpa.bench.measure import BatchTimer, Effort, Plan, Progress, Result, Times, row_of
+from gdpa.bench.plot import Bar, Group, Panel
+from gdpa.bench.report import Figure, Report, Row, Table, heading, number
+from gdpa.bench.systems.base import offsets
 from gdpa.bench.systems.padded import compiled
 from gdpa.nn.functional import layer_norm, normed_attention, rms_norm
 
-NORMS_PART, ATTENTION = "norms", "attention"  # the parts of the whole
+HELP = "LayerNorm, attention, RMSNorm and residual, fused and with PyTorch's norms, with their goal"
+SUBJECT = "norms"  # of its documents
+FUSED, UNFUSED = "gdpa, fused", "PyTorch's norms"
+COMPILED = ", compiled"  # the end of the name of a form under torch.compile
+WHOLE, NORMS, ATTENTION = "norms and attention", "norms", "attention"
+GOAL = 1.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormRow(Row):
+    """The time of forward and backward of one form. The direction is the part."""
+
+    B: int
+    H: int
+    d: int
+    q: int
+    kv: int
+    tokens: int
+    ms: float
+    times_fused: float | None
+    passes: int | None
+    tb_per_second: float | None
+    difference: float | None
+
+
+COLUMNS: dict[str, Callable[[FormRow], str]] = {
+    "part": lambda row: row.direction,
+    "form": lambda row: row.system,
+    "ms": lambda row: f"{row.ms:.3f}",
+    "times fused": lambda row: number(row.times_fused, ".2f"),
+    "passes": lambda row: str(row.passes or ""),
+    "TB/s": lambda row: number(row.tb_per_second, ".2f"),
+    "difference": lambda row: number(row.difference, ".1e"),
+}
+
+
+class NormsReport(Report):
+    row_type = FormRow
+    caption = "milliseconds of forward and backward of every form"
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The time of the unfused sequence under torch.compile, divided by the time of the fused form."""
+        what = "LayerNorm, GDPA, RMSNorm and residual, fused against unfused under torch.compile"
+        times = {row.system: row.ms for row in self.rows if row.direction == WHOLE}
+        ours, theirs = times.get(FUSED), times.get(UNFUSED + COMPILED)
+        if ours is None or theirs is None:
+            return [Figure(what, None, GOAL, "both forms must run, on a GPU")]
+        return [Figure(what, theirs / ours, GOAL, "times the speed")]
+
+    def tables(self) -> list[Table]:
+        row = self.rows[0]
+        what = f"Forward and backward of {row.shape}, {row.H} heads of {row.d}, {row.dtype}, {row.activation}"
+        return [Table.of(what, COLUMNS, self.rows, texts=2)]
+
+    def panels(self) -> list[Panel]:
+        groups: dict[str, Group] = {}
+        for row in self.rows:
+            group = groups.setdefault(row.direction, Group(row.direction, {}))
+            group.bars[row.system] = Bar(row.ms, COLUMNS["times fused"](row))
+        return [Panel("ms, forward and backward", list(groups.values()))]
 
 
 def case_on(kind: str, batch_factor: float = 1.0) -> Case:
@@ -51,15 +112,12 @@ class Inputs(NamedTuple):
 
     @classmethod
     def random(cls, case: Case, device: torch.device) -> Inputs:
-        operands, other = (Operands.random(case, device, seed) for seed in (0, 1))
-        rows = operands.query, other.query, other.grad_output
-        query, residual, attended = (one.flatten(1) for one in rows)
-        key, value = (one.unflatten(0, (len(case.lengths_q), -1)) for one in (operands.key, operands.value))
-        generator = torch.Generator(device).manual_seed(2)
-        size = (3, case.heads * case.head_dim)
-        weight, bias, output_weight = torch.randn(size, generator=generator, device=device).to(query.dtype).unbind()
-        inputs = (query, key, value, residual, attended, weight, bias, output_weight)
-        return cls(*(one.clone().requires_grad_() for one in inputs))
+        generator = torch.Generator(device).manual_seed(0)
+        width = case.heads * case.head_dim
+        rows, keys = (case.rows_q, width), (len(case.lengths_k), case.lengths_k[0], case.heads, case.head_dim)
+        sizes = (rows, keys, keys, rows, rows, (width,), (width,), (width,))
+        numbers = (torch.randn(size, generator=generator, device=device) for size in sizes)
+        return cls(*(one.to(getattr(torch, case.dtype)).requires_grad_() for one in numbers))
 
 
 Outputs = tuple[Tensor, ...]
@@ -74,41 +132,39 @@ class Computation:
         self.options: dict[str, Any] = {"activation": case.activation, "out_scale": "1/len_k"}
         self.cu_seqlens = offsets(case.lengths_q, device)
 
-    def attend(self, rows: Tensor, key: Tensor, value: Tensor, add_query: bool) -> Tensor:
-        rows = rows.unflatten(-1, self.heads)
-        output = gdpa.varlen_attention(
+    def attend(self, rows: Tensor, inputs: Inputs, add_query: bool) -> Tensor:
+        rows, key, value = rows.unflatten(-1, self.heads), inputs.key, inputs.value
+        return gdpa.varlen_attention(
             rows, key, value, self.cu_seqlens, None, add_query=add_query, **self.options
-        )  # fmt: skip
-        return output.flatten(1)
+        ).flatten(1)
 
-    def fused(self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, *rest: Tensor) -> Outputs:
-        _, weight, bias, output_weight = rest
+    def fused(self, inputs: Inputs) -> Outputs:
         output = normed_attention(
-            query, key, value, self.cu_seqlens, None, query_norm=(weight, bias), output_norm=output_weight,
-            residual=residual, **self.options,
+            inputs.query, inputs.key, inputs.value, self.cu_seqlens, None, query_norm=(inputs.weight, inputs.bias),
+            output_norm=inputs.output_weight, residual=inputs.residual, **self.options,
         )  # fmt: skip
         return (output,)
 
-    def unfused(self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, *rest: Tensor) -> Outputs:
-        _, weight, bias, output_weight = rest
-        normed = F.layer_norm(query, self.width, weight, bias, 1e-5)
-        output = normed + self.attend(normed, key, value, add_query=False)
-        return (residual + F.rms_norm(output, self.width, output_weight, 1e-5),)
+    def unfused(self, inputs: Inputs) -> Outputs:
+        return self.around(inputs, lambda normed: self.attend(normed, inputs, add_query=False))[:1]
 
-    def fused_norms(self, query: Tensor, _key: Tensor, _value: Tensor, residual: Tensor, *rest: Tensor) -> Outputs:
-        attended, weight, bias, output_weight = rest
-        return rms_norm(attended, output_weight, residual=residual), layer_norm(query, weight, bias)
+    def around(self, inputs: Inputs, attend: Callable[[Tensor], Tensor]) -> Outputs:
+        """Returns PyTorch's norms around an attention, and the normalised query."""
+        normed = F.layer_norm(inputs.query, self.width, inputs.weight, inputs.bias, 1e-5)
+        return inputs.residual + F.rms_norm(attend(normed) + normed, self.width, inputs.output_weight, 1e-5), normed
 
-    def unfused_norms(self, query: Tensor, _key: Tensor, _value: Tensor, residual: Tensor, *rest: Tensor) -> Outputs:
-        attended, weight, bias, output_weight = rest
-        normed = F.layer_norm(query, self.width, weight, bias, 1e-5)
-        return residual + F.rms_norm(attended + normed, self.width, output_weight, 1e-5), normed
+    def fused_norms(self, inputs: Inputs) -> Outputs:
+        output = rms_norm(inputs.attended, inputs.output_weight, residual=inputs.residual)
+        return output, layer_norm(inputs.query, inputs.weight, inputs.bias)
 
-    def fused_attention(self, query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Outputs:
-        return (self.attend(query, key, value, add_query=True),)
+    def unfused_norms(self, inputs: Inputs) -> Outputs:
+        return self.around(inputs, lambda normed: inputs.attended)
 
-    def unfused_attention(self, query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Outputs:
-        return (self.attend(query, key, value, add_query=False),)
+    def fused_attention(self, inputs: Inputs) -> Outputs:
+        return (self.attend(inputs.query, inputs, add_query=True),)
+
+    def unfused_attention(self, inputs: Inputs) -> Outputs:
+        return (self.attend(inputs.query, inputs, add_query=False),)
 
 
 @dataclass(frozen=True)
@@ -120,29 +176,29 @@ class Form:
 
     part: str
     name: str
-    compute: Callable[..., Outputs]
-    is_compiled: bool
+    compute: Callable[[Inputs], Outputs]
     passes: int | None
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.name.endswith(COMPILED)
 
 
 def forms_of(case: Case, device: torch.device, compile: bool) -> list[Form]:
     """Returns the forms of all parts. With `compile`, the forms with norms run eagerly and under torch.compile."""
     computation = Computation(case, device)
     forms = [
-        Form(WHOLE, FUSED, computation.fused, False, 16),
-        Form(WHOLE, UNFUSED, computation.unfused, False, None),
-        Form(NORMS_PART, FUSED, computation.fused_norms, False, 11),
-        Form(NORMS_PART, UNFUSED, computation.unfused_norms, False, None),
-        Form(ATTENTION, FUSED, computation.fused_attention, False, 5),
-        Form(ATTENTION, UNFUSED, computation.unfused_attention, False, 5),
+        Form(WHOLE, FUSED, computation.fused, 16),
+        Form(WHOLE, UNFUSED, computation.unfused, None),
+        Form(WHOLE, FUSED + COMPILED, computation.fused, 16),
+        Form(WHOLE, UNFUSED + COMPILED, computation.unfused, 19),
+        Form(NORMS, FUSED, computation.fused_norms, 11),
+        Form(NORMS, UNFUSED, computation.unfused_norms, None),
+        Form(NORMS, UNFUSED + COMPILED, computation.unfused_norms, 14),
+        Form(ATTENTION, FUSED, computation.fused_attention, 5),
+        Form(ATTENTION, UNFUSED, computation.unfused_attention, 5),
     ]
-    counts = {(WHOLE, FUSED): 16, (WHOLE, UNFUSED): 19, (NORMS_PART, UNFUSED): 14}
-    again = [
-        replace(form, name=form.name + COMPILED, is_compiled=True, passes=counts[form.part, form.name])
-        for form in forms
-        if compile and (form.part, form.name) in counts
-    ]
-    return sorted([*forms, *again], key=lambda form: [WHOLE, NORMS_PART, ATTENTION].index(form.part))
+    return [form for form in forms if compile or not form.is_compiled]
 
 
 class NormsTimer(BatchTimer):
@@ -151,44 +207,35 @@ class NormsTimer(BatchTimer):
     def __init__(self, case: Case, device: Device, result: Result) -> None:
         super().__init__(case, device, result)
         self.inputs = Inputs.random(case, device.torch_device)
-        other = Operands.random(case, device.torch_device, seed=3)
-        self.grad_outputs = (other.grad_output.flatten(1), other.query.flatten(1))
+        self.grad_outputs = [torch.randn_like(self.inputs.query) for _ in range(2)]
         self.forms: dict[tuple[str, str], Form] = {}
         self.fused: dict[str, Tensor] = {}  # the results of gdpa's whole form
         self.differences: dict[tuple[str, str], float] = {}
 
     def step(self, compute: Callable[..., Outputs], _: None = None) -> tuple[Outputs, tuple[Tensor | None, ...]]:
         """Runs forward and backward. Returns the outputs and the gradients of all inputs."""
-        outputs = compute(*self.inputs)
-        gradients = torch.autograd.grad(
-            outputs, self.inputs, self.grad_outputs[: len(outputs)], allow_unused=True
-        )  # fmt: skip
-        return outputs, gradients
+        outputs = compute(self.inputs)
+        grad_outputs = self.grad_outputs[: len(outputs)]
+        return outputs, torch.autograd.grad(outputs, self.inputs, grad_outputs, allow_unused=True)
 
     def enter(self, form: Form) -> None:
         """Runs a form once. Raises Disagreement if the whole differs from gdpa's fused form."""
-        begin = time.perf_counter()
         figure = (form.name, form.part)
         compute: Callable[..., Any] = form.compute
         if form.is_compiled:
             compute = compiled(form.compute, dynamic=False, fullgraph=True)
-        try:
+        with self.first_call(form.name, figure):
             outputs, gradients = self.step(compute)
-        except Exception as error:
-            self.refuse(figure, error)
-            self.device.release()
-            return
-        if form.part == WHOLE:
-            names = [f"gradient of {name}" for name in Inputs._fields]
-            of_inputs = {name: one for name, one in zip(names, gradients, strict=True) if one is not None}
-            results = {"output": outputs[0].detach(), **of_inputs}
-            self.fused = self.fused or results
-            self.differences[figure] = checked_difference(
-                str(self.case.name), form.name, results, self.fused, AGREEMENT[self.case.dtype]
-            )
-        self.forms[figure] = form
-        self.work[figure] = Work(partial(self.step, compute))
-        self.result.add_first_call(form.name, time.perf_counter() - begin)
+            if form.part == WHOLE:
+                names = [f"gradient of {name}" for name in Inputs._fields]
+                of_inputs = {name: one for name, one in zip(names, gradients, strict=True) if one is not None}
+                results = {"output": outputs[0].detach(), **of_inputs}
+                self.fused = self.fused or results
+                self.differences[figure] = checked_difference(
+                    str(self.case.name), form.name, results, self.fused, AGREEMENT[self.case.dtype]
+                )
+            self.forms[figure] = form
+            self.work[figure] = Work(partial(self.step, compute))
 
     def rows(self, times: Times) -> list[FormRow]:
         ours = {part: seconds for (name, part), seconds in times.figures.items() if name == FUSED}
@@ -198,14 +245,7 @@ class NormsTimer(BatchTimer):
         case = self.case
         moved = self.inputs.query.numel() * SIZES[case.dtype] * form.passes if form.passes else None
         return FormRow(
-            system=form.name,
-            version=gdpa.__version__,
-            commit=command.commit(),
-            direction=form.part,
-            device=self.device.describe(),
-            shape=str(case.name),
-            dtype=case.dtype,
-            activation=case.activation,
+            **row_of(form.name, gdpa.__version__, form.part, self.device.describe(), case),
             B=len(case.lengths_q),
             H=case.heads,
             d=case.head_dim,
@@ -220,9 +260,7 @@ class NormsTimer(BatchTimer):
         )
 
 
-def measure_norms(
-    case: Case, forms: Sequence[Form], effort: Effort, device: Device, progress: Progress
-) -> tuple[list[FormRow], Result]:
+def measure_norms(case: Case, forms: Sequence[Form], effort: Effort, device: Device, progress: Progress) -> Result:
     """Returns a row for every form, and a reason for each that failed.
 
     Raises Disagreement if two whole forms have different results.
@@ -233,6 +271,19 @@ def measure_norms(
         progress(0.0, f"{form.name}, {form.part}, first call")
         timer.enter(form)
     timer.fused = {}
-    rows = timer.rows(timer.rounds(effort, progress))
+    result.rows = timer.rows(timer.rounds(effort, progress))
     device.release()
-    return rows, result
+    return result
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch (1)")
+
+
+def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
+    kind = device.torch_device.type
+    case = case_on(kind, options.scale_batch)
+    forms = forms_of(case, device.torch_device, compile=kind == "cuda")
+    report = NormsReport(*heading(SUBJECT, device.describe(), effort.seconds, effort.rounds))
+    figures = len(forms) + (device.product(case.dtype) is not None)
+    return Plan(report, [partial(measure_norms, case, forms, effort, device)], figures)

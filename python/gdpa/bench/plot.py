@@ -1,17 +1,14 @@
-"""Pictures: the rate of every system on every case, forward and backward, and groups of bars.
-
-The picture of rates also shows the floor and cuBLAS and, for a suite with goals, the goals and the frontier.
-"""
+"""Draws the picture of a report: panels of groups of bars, with goals on the bars and bounds across the groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from gdpa.bench.goals import Standing, frontier
-from gdpa.bench.rows import Row, has_cublas
+LineStyle = Literal["solid", "dotted", "dashed"]
 
 # More than the systems and functions of a suite, so that no two of them share a colour.
 COLOURS = (
@@ -20,90 +17,71 @@ COLOURS = (
 )  # fmt: skip
 GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
 GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}
+LINE_STYLES: tuple[LineStyle, ...] = ("solid", "dotted", "dashed")  # of the bounds, in the order of their names
 WIDEST_INCHES = 20.0
-CASES_IN_A_LINE = 16
-INCHES_OF_A_HANDLE, INCHES_OF_A_LETTER = 0.6, 0.065  # in the legend
-WIDEST_BAR = 0.2  # as a part of the distance between two cases
-
-LineStyle = Literal["solid", "dotted", "dashed"]
-
-
-def label(row: Row, varying: list[str]) -> str:
-    """Returns the values in which this case differs from the other cases of the run."""
-    if row.shape:
-        return row.shape.replace(" ", "\n", 1)
-    told = [f"{field} {getattr(row, field):.3g}" if field == "fill" else f"{field} {getattr(row, field)}"
-            for field in varying]  # fmt: skip
-    return "\n".join(told) or f"q {row.q}, kv {row.kv}"
-
-
-def name(row: Row) -> str:
-    return f"{row.system} ({row.activation})"
-
-
-def case_of(row: Row) -> tuple[object, ...]:
-    shared = (row.shared_q, row.shared_kv)
-    return (row.shape, row.dtype, row.mask, row.B, row.d, row.q, row.kv, round(row.fill, 3), *shared)
+GROUPS_IN_A_LINE = 16
+INCHES_OF_A_HANDLE, INCHES_OF_A_BAR, INCHES_OF_A_LETTER = 0.6, 0.2, 0.065
+WIDEST_BAR = 0.25  # as a part of the distance between two groups
 
 
 @dataclass(frozen=True)
+class Bar:
+    height: float
+    label: str = ""
+    goals: Sequence[tuple[float, bool]] = ()  # the height that reaches a goal, and whether it is reached
+
+
+@dataclass(frozen=True)
+class Group:
+    label: str
+    bars: dict[str, Bar]  # by the name of the series
+    bounds: dict[str, float] = field(default_factory=dict)  # heights of lines across the group, by their names
+
+
+@dataclass(frozen=True)
+class Panel:
+    unit: str
+    groups: list[Group]
+
+    def lines(self) -> list[Panel]:
+        """Divides the groups evenly into lines of a limited length."""
+        count = len(self.groups)
+        parts = -(-count // GROUPS_IN_A_LINE)
+        ends = [count * i // parts for i in range(parts + 1)]
+        return [Panel(self.unit, self.groups[begin:end]) for begin, end in pairwise(ends)]
+
+
 class Drawing:
-    """The common properties of all parts of a picture."""
+    """The colours and styles of all panels of a picture."""
 
-    rows: list[Row]
-    standings: Sequence[Standing]
+    def __init__(self, panels: Sequence[Panel]) -> None:
+        groups = [group for panel in panels for group in panel.groups]
+        self.series = list(dict.fromkeys(name for group in groups for name in group.bars))
+        self.bounds = list(dict.fromkeys(name for group in groups for name in group.bounds))
+        goals = {reached for group in groups for bar in group.bars.values() for _, reached in bar.goals}
+        self.goals = sorted(goals)
 
-    @property
-    def series(self) -> list[str]:
-        return list(dict.fromkeys(name(row) for row in self.rows))
+    def colour(self, series: str) -> str:
+        return COLOURS[self.series.index(series) % len(COLOURS)]
 
-    @property
-    def varying(self) -> list[str]:
-        fields = ("dtype", "mask", "B", "d", "q", "kv", "fill")
-        return [field for field in fields if len({getattr(row, field) for row in self.rows}) > 1]
+    def style(self, bound: str) -> LineStyle:
+        return LINE_STYLES[self.bounds.index(bound) % len(LINE_STYLES)]
 
-    @property
-    def unit(self) -> tuple[str, float]:
-        return ("TFLOP/s", 1.0) if has_cublas(self.rows) else ("GFLOP/s", 1e3)
-
-    def lines(self) -> list[list[Row]]:
-        """Returns the rows of each line of the picture. A line has one direction and a limited number of cases."""
-        lines = []
-        for direction in ("fwd", "bwd"):
-            rows = [row for row in self.rows if row.direction == direction]
-            cases = list(dict.fromkeys(case_of(row) for row in rows))
-            parts = -(-len(cases) // CASES_IN_A_LINE)
-            for i in range(parts):
-                part = set(cases[len(cases) * i // parts : len(cases) * (i + 1) // parts])
-                lines.append([row for row in rows if case_of(row) in part])
-        return lines
-
-    def bounds(self, row: Row) -> list[tuple[float | None, LineStyle]]:
-        """Returns the rates at which a line crosses the case, with the style of the line."""
-        limit = frontier(row) if self.standings else None
-        return [(row.floor_tflops, "solid"), (row.cublas_tflops, "dotted"), (limit, "dashed")]
-
-    def draw_line(self, axis: Any, rows: list[Row]) -> None:
-        unit, factor = self.unit
-        cases = list(dict.fromkeys(case_of(row) for row in rows))
-        for row in rows:
-            group = list(dict.fromkeys(name(other) for other in rows if case_of(other) == case_of(row)))
-            position, width = cases.index(case_of(row)), min(0.8 / len(group), WIDEST_BAR)
-            left = position + (group.index(name(row)) - len(group) / 2) * width
-            colour = COLOURS[self.series.index(name(row)) % len(COLOURS)]
-            axis.bar(left, row.tflops * factor, width, align="edge", color=colour)
-            for rate, style in self.bounds(row) if group[0] == name(row) else ():
-                if rate:
-                    axis.hlines(
-                        rate * factor, position - 0.45, position + 0.45, color="black", linewidth=1, linestyle=style
-                    )
-            for standing in self.standings:
-                if standing.row == row and standing.goal_tflops:
-                    goal, colour = standing.goal_tflops * factor, GOAL_COLOURS[standing.reached]
-                    axis.hlines(goal, left, left + width, color=colour, linewidth=2.5)
-        labels = {cases.index(case_of(row)): label(row, self.varying) for row in rows}
-        axis.set_xticks(range(len(cases)), [labels[position] for position in range(len(cases))], fontsize=8)
-        axis.set_ylabel(f"{'forward' if rows[0].direction == 'fwd' else 'backward'}, {unit}")
+    def draw(self, axis: Any, panel: Panel) -> None:
+        for position, group in enumerate(panel.groups):
+            width = min(0.8 / len(group.bars), WIDEST_BAR)
+            for index, (series, bar) in enumerate(group.bars.items()):
+                left = position + (index - len(group.bars) / 2) * width
+                handle = axis.bar(left, bar.height, width, align="edge", color=self.colour(series))
+                axis.bar_label(handle, [bar.label], fontsize=8)
+                for goal, reached in bar.goals:
+                    axis.hlines(goal, left, left + width, color=GOAL_COLOURS[reached], linewidth=2.5)
+            for name, height in group.bounds.items():
+                axis.hlines(
+                    height, position - 0.45, position + 0.45, color="black", linewidth=1, linestyle=self.style(name)
+                )
+        axis.set_xticks(range(len(panel.groups)), [group.label for group in panel.groups], fontsize=8)
+        axis.set_ylabel(panel.unit)
         axis.margins(x=0.01)
         axis.spines[["top", "right"]].set_visible(False)
 
@@ -111,36 +89,34 @@ class Drawing:
         from matplotlib.lines import Line2D
         from matplotlib.patches import Rectangle
 
-        bars = [Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)], label=s) for i, s in enumerate(self.series)]
-        bounds = ("floor", "cuBLAS", "frontier")
-        lines = {
-            what: Line2D([], [], color="black", linewidth=1, linestyle=style, label=what)
-            for row in self.rows
-            for what, (rate, style) in zip(bounds, self.bounds(row), strict=True)
-            if rate
-        }
-        goals = [
-            Line2D([], [], color=GOAL_COLOURS[reached], linewidth=2.5, label=GOAL_LABELS[reached])
-            for reached in sorted({standing.reached for standing in self.standings if standing.goal_tflops})
+        return [
+            *(Rectangle((0, 0), 1, 1, color=self.colour(name), label=name) for name in self.series),
+            *(Line2D([], [], color="black", linewidth=1, linestyle=self.style(one), label=one) for one in self.bounds),
+            *(Line2D([], [], color=GOAL_COLOURS[one], linewidth=2.5, label=GOAL_LABELS[one]) for one in self.goals),
         ]
-        return [*bars, *lines.values(), *goals]
 
 
-def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] = ()) -> None:
+def inches(group: Group) -> float:
+    """Returns the width that the bars and the label of a group need."""
+    letters = max(map(len, group.label.splitlines()))
+    return max(INCHES_OF_A_BAR * len(group.bars), INCHES_OF_A_LETTER * (letters + 2))
+
+
+def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
     """Writes a picture. The suffix of the path determines the format. This function needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    drawing = Drawing(rows, standings)
-    lines = drawing.lines()
-    width = min(max(6.4, 1.6 + 0.35 * max(map(len, lines))), WIDEST_INCHES)
+    drawing = Drawing(panels)
+    lines = [line for panel in panels for line in panel.lines()]
+    width = min(max(6.4, *(1.6 + sum(map(inches, line.groups)) for line in lines)), WIDEST_INCHES)
     figure, axes = pyplot.subplots(
         len(lines), 1, figsize=(width, 3.4 * len(lines)), squeeze=False, layout="constrained"
     )
-    for axis, part in zip(axes[:, 0], lines, strict=True):
-        drawing.draw_line(axis, part)
+    for axis, line in zip(axes[:, 0], lines, strict=True):
+        drawing.draw(axis, line)
     handles = drawing.legend()
     longest = max(len(handle.get_label()) for handle in handles)
     columns = max(1, min(4, int(width / (INCHES_OF_A_HANDLE + INCHES_OF_A_LETTER * longest))))
@@ -149,38 +125,3 @@ def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] 
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-
-
-Bars = Mapping[tuple[str, str], tuple[float, str]]  # the height and the label of each (group, series)
-
-
-def grouped_bars(path: Path, title: str, unit: str, bars: Bars) -> None:
-    """Writes a picture with groups of bars. This function needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    groups, series = (set(names) for names in zip(*bars, strict=True))
-    figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(groups) * len(series)), 3.8), layout="constrained")
-    bars_on(axis, unit, bars)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.suptitle(title, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
-def bars_on(axis: Any, unit: str, bars: Bars) -> None:
-    """Draws groups of bars, with one bar for each series."""
-    groups, series = (list(dict.fromkeys(names)) for names in zip(*bars, strict=True))
-    width = 0.8 / len(series)
-    for index, of_series in enumerate(series):
-        drawn = {groups.index(group): bar for (group, one), bar in bars.items() if one == of_series}
-        positions = [position - 0.4 + (index + 0.5) * width for position in drawn]
-        heights = [height for height, _ in drawn.values()]
-        handles = axis.bar(positions, heights, width, color=COLOURS[index % len(COLOURS)], label=of_series)
-        axis.bar_label(handles, [text for _, text in drawn.values()], fontsize=8)
-    axis.set_xticks(range(len(groups)), groups, fontsize=8)
-    axis.set_ylabel(unit)
-    axis.spines[["top", "right"]].set_visible(False)

@@ -1,158 +1,309 @@
-"""The report of rates with goals, figures and tables, and the merging of reports."""
+"""The report of a run: its rows, goals and refusals as printed tables, a JSON document, a page and a picture."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from gdpa.bench import cases, goals
-from gdpa.bench.document import Document, markdown_table
-from gdpa.bench.figures import COLUMNS, Figure
-from gdpa.bench.measure import Result
-from gdpa.bench.plot import case_of, draw, name
-from gdpa.bench.rows import Refused, Row, fields, has_cublas, lengths, print_rows, print_table, share
-from gdpa.bench.training.models_report import MODELS_SUBJECT, ModelsReport, ModelStep
-from gdpa.bench.training.report import TRAINING, Step, TrainingReport
+import torch
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from gdpa.bench import command
+from gdpa.bench.plot import Panel, draw
+
+HEADING = ("subject", "device", "torch", "commit", "method")  # the first fields of a document
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The fields that the rows of every suite begin with; docs/benchmarks.md explains the fields."""
+
+    system: str
+    version: str
+    commit: str
+    direction: str
+    device: str
+    shape: str | None
+    dtype: str
+    activation: str
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What tells this row from the other rows of a report. A later row replaces a row in the same place."""
+        return (self.system, self.activation, self.direction, self.shape)
 
 
 @dataclass(frozen=True)
-class Report(Document):
-    """The report of a suite, of the project's figures, or of shapes."""
+class Refused:
+    """A system that did not run a case in one direction, with the reason."""
 
-    result: Result
-    figures: list[Figure]
+    system: str
+    direction: str
+    reason: str
+    shape: str | None = None
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the error message in one line.
+
+    For a full GPU, only the requested size, which is the same each time. The first line of a message of Triton's
+    compiler is a position such as "at 1:17:", and its last line is the cause.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return str(error).partition(" GPU ")[0]
+    lines = str(error).strip().splitlines() or [""]
+    cause = f" {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
+    return f"{type(error).__name__}: {lines[0]}{cause}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured number and its goal. `goal` is a lower bound if `more_is_better`, otherwise an upper bound."""
+
+    what: str
+    measured: float | None  # None if the measurement failed; `unit` is then the reason
+    goal: float
+    unit: str
+    more_is_better: bool = True
 
     @property
-    def rows(self) -> list[Row]:
-        return self.result.rows
+    def reached(self) -> bool:
+        if self.measured is None:
+            return False
+        return self.measured >= self.goal if self.more_is_better else self.measured <= self.goal
 
-    @property
-    def refusals(self) -> list[Refused]:
-        return self.result.refusals
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"reached": self.reached}
 
-    @property
-    def standings(self) -> list[goals.Standing]:
-        """The goals of the suite with the measured numbers."""
-        return goals.standings(self.subject, self.rows, self.refusals)
 
-    def draw(self, path: Path) -> None:
-        draw(path, self.title, self.rows, self.standings)
+@dataclass(frozen=True)
+class Table:
+    """A table of texts. The first `texts` columns are words, and the others are numbers."""
+
+    heading: str
+    columns: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+    texts: int
+
+    @classmethod
+    def of(cls, heading: str, columns: Mapping[str, Callable[[R], str]], rows: Sequence[R], texts: int) -> Table:
+        """Makes a line of each row. `columns` has the function that returns the cell of each column."""
+        return cls(heading, tuple(columns), [tuple(cell(row) for cell in columns.values()) for row in rows], texts)
+
+    def as_markdown(self) -> str:
+        lines = (self.columns, ("---",) * len(self.columns), *self.lines)
+        return f"## {self.heading}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def show(self) -> None:
-        print_rows(f"{self.device}, PyTorch {self.torch}", self.rows, self.refusals)
-        if self.figures:
-            print_table("figures", COLUMNS, [figure.cells() for figure in self.figures], texts=2)
-        if self.standings:
-            print_table(goals.in_words(self.standings), *goals.table(self.standings), texts=3)
+        table = RichTable(title=self.heading, title_justify="left")
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if index < self.texts else "right")
+        for line in self.lines:
+            table.add_row(*map(Text, line))  # a text has no markup: a function may contain brackets
+        Console(width=None if Console().is_terminal else 160).print(table, highlight=False)
 
-    def findings(self) -> dict[str, Any]:
-        return {
+
+def number(value: float | None, form: str) -> str:
+    """Returns a cell for a number that may be missing."""
+    return "" if value is None else format(value, form)
+
+
+def share(rate: float, of: float | None) -> str:
+    return f"{rate / of:.2f}" if of else ""
+
+
+FIGURE_COLUMNS: dict[str, Callable[[Figure], str]] = {
+    "figure": lambda figure: figure.what,
+    "unit": lambda figure: figure.unit,
+    "measured": lambda figure: number(figure.measured, ".4g") or "not measured",
+    "goal": lambda figure: f"{'at least' if figure.more_is_better else 'at most'} {figure.goal:g}",
+    "reached": lambda figure: "yes" if figure.reached else "no",
+}
+
+
+@dataclass
+class Report:
+    """The rows of one suite on one device. A subclass has the tables, the goals and the picture of its rows."""
+
+    subject: str  # the suite, a part of the file names
+    device: str
+    torch: str
+    commit: str
+    method: str  # a sentence with the duration of the measurement
+    rows: list[Any] = field(default_factory=list)
+    refusals: list[Refused] = field(default_factory=list)
+    measured: list[Figure] = field(default_factory=list)  # figures that do not follow from the rows
+
+    row_type: ClassVar[type[Row]]
+    caption: ClassVar[str]  # of the picture
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The goals with the measured numbers."""
+        return self.measured
+
+    def tables(self) -> list[Table]:
+        """Returns the tables of the rows."""
+        raise NotImplementedError
+
+    def printed_tables(self) -> list[Table]:
+        return self.tables()
+
+    def panels(self) -> list[Panel]:
+        """Returns the parts of the picture."""
+        raise NotImplementedError
+
+    def sort(self) -> None:
+        """Puts the rows of several parts of a run into the order of the suite."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject}: {self.device}, PyTorch {self.torch}, gdpa {self.commit}"
+
+    def goals(self) -> list[Table]:
+        figures = self.figures
+        reached = f"Goals: {sum(figure.reached for figure in figures)} of {len(figures)} reached"
+        return [Table.of(reached, FIGURE_COLUMNS, figures, texts=2)] if figures else []
+
+    def show(self) -> None:
+        print(self.title)
+        for table in [*(self.printed_tables() if self.rows else []), *self.goals()]:
+            table.show()
+        for line in self.not_run():
+            print(f"not run: {line}")
+
+    def not_run(self) -> list[str]:
+        """Returns one line for each system, direction and reason."""
+        counted = Counter((refused.system, refused.direction, refused.reason) for refused in self.refusals)
+        return [
+            f"{system}, {direction}: {reason}" + (f" ({cases} cases)" if cases > 1 else "")
+            for (system, direction, reason), cases in counted.items()
+        ]
+
+    def as_json(self) -> str:
+        """Returns a document with one line for each row, figure and refusal, so that a diff shows what changed."""
+        heading = {name: getattr(self, name) for name in HEADING}
+        lists = {
             "figures": [figure.as_json() for figure in self.figures],
-            "goals": [standing.as_json() for standing in self.standings],
+            "not_run": [asdict(refused) for refused in dict.fromkeys(self.refusals)],
+            "rows": [asdict(row) for row in self.rows],
         }
+        parts = [f' "{name}": {json.dumps(value)}' for name, value in heading.items()]
+        for name, entries in lists.items():
+            lines = ",\n".join("  " + json.dumps(entry) for entry in entries)
+            parts.append(f' "{name}": [\n{lines}\n ]' if entries else f' "{name}": []')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
 
-    def tables(self) -> list[str]:
-        parts = []
-        if self.figures:
-            parts.append(markdown_table(COLUMNS, [figure.cells() for figure in self.figures]))
-        if self.standings:
-            parts += [f"## Goals: {goals.in_words(self.standings)}", markdown_table(*goals.table(self.standings))]
-        for direction, heading in (("fwd", "Forward"), ("bwd", "Backward")):
-            rows = [row for row in self.rows if row.direction == direction]
-            if rows:
-                unit = "TFLOP/s (share of cuBLAS)" if has_cublas(rows) else "GFLOP/s"
-                parts += [f"## {heading}, {unit}", rate_table(rows)]
-        return parts
+    def as_markdown(self, picture: str) -> str:
+        tables = [*self.goals(), *(self.tables() if self.rows else [])]
+        parts = [f"# {self.title}", self.method, *(table.as_markdown() for table in tables)]
+        if self.rows:
+            parts.append(f"![{self.caption}]({picture})")
+        if self.refusals:
+            parts += ["## Not run", "\n".join(f"- {line}" for line in self.not_run())]
+        return "\n\n".join(parts) + "\n"
+
+    def path(self, folder: Path, ending: str) -> Path:
+        device = re.sub("[^a-z0-9]+", "-", self.device.lower().removeprefix("nvidia ")).strip("-")
+        return folder / f"{self.subject}-{device}.{ending}"
+
+    def write_document(self, folder: Path) -> Path:
+        """Writes SUBJECT-DEVICE.json, from which `redraw` makes a report."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(folder, "json")
+        path.write_text(self.as_json())
+        return path
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes SUBJECT-DEVICE.json, SUBJECT-DEVICE.md and, if the report has rows, SUBJECT-DEVICE.png."""
+        document, page, picture = self.write_document(folder), self.path(folder, "md"), self.path(folder, "png")
+        page.write_text(self.as_markdown(picture.name))
+        if self.rows:
+            self.draw(picture)
+        return [document, page, picture] if self.rows else [document, page]
+
+    def draw(self, path: Path) -> None:
+        """Writes the picture. The suffix of the path determines the format."""
+        draw(path, self.title, self.panels())
 
 
-def rate_table(rows: list[Row]) -> str:
-    """Returns a table with one line for each case, and one column for each system and function."""
-    factor = 1.0 if has_cublas(rows) else 1e3
-    series = list(dict.fromkeys(name(row) for row in rows))
-    by_case: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        by_case.setdefault(case_of(row), []).append(row)
-    lines = []
-    for case in by_case.values():
-        rates = {name(row): in_words(row.tflops * factor, share(row.tflops, row.cublas_tflops)) for row in case}
-        first = case[0]
-        sizes = (str(first.B), str(first.d), *lengths(first), f"{first.fill:.2f}")
-        limits = (first.cublas_tflops, first.floor_tflops, goals.frontier(first))
-        bounds = (f"{rate * factor:.0f}" if rate else "" for rate in limits)
-        lines.append(
-            (first.shape or "", first.dtype, first.mask, *sizes, *bounds, *(rates.get(one, "") for one in series))
-        )
-    columns = ("shape", "dtype", "mask", "B", "d", "q", "kv", "fill", "cuBLAS", "floor", "frontier", *series)
-    return markdown_table(columns, lines)
+def write_rows(path: Path | None, rows: Sequence[Any]) -> None:
+    """Writes one JSON object for each row (a dataclass) to a file, or to standard output if the path is None."""
+    text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+    if path is None:
+        print(text, end="")
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
-def in_words(rate: float, of_cublas: str) -> str:
-    return f"{rate:.1f}" + (f" ({of_cublas})" if of_cublas else "")
+def fields(kind: type[Any]) -> list[str]:
+    return [one.name for one in dataclasses.fields(kind)]
 
 
-def merged(paths: Sequence[Path]) -> Document:
+def read(path: Path, kinds: Mapping[str, type[Report]], usual: type[Report]) -> Report:
+    """Reads a document. `kinds` has the reports that belong to a subject. All other subjects have `usual` reports.
+
+    Raises ValueError if the file is no document of this version.
+    """
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        kind = kinds.get(document["subject"], usual)
+        if not all(list(row) == fields(kind.row_type) for row in document["rows"]):
+            raise ValueError
+        report = kind(*(document[name] for name in HEADING))
+        report.rows = [kind.row_type(**row) for row in document["rows"]]
+        report.refusals = [Refused(**refused) for refused in document["not_run"]]
+        for figure in document["figures"]:
+            del figure["reached"]
+            report.measured.append(Figure(**figure))
+        return report
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"redraw: expected a document that --report of this version has written, got {path}") from None
+
+
+def merged(paths: Sequence[Path], kinds: Mapping[str, type[Report]], usual: type[Report]) -> Report:
     """Joins the documents of several parts of a run into one report. For a repeated row, the later document counts.
 
-    Raises ValueError if a document has another subject, another device or other fields than the first document.
+    Raises ValueError if a document has another subject or another device than the first document.
     """
-    documents = [document(path) for path in paths]
-    first = documents[0]
-    kind = kind_of_rows(first)
+    parts = [read(path, kinds, usual) for path in paths]
+    first = parts[0]
     rows: dict[object, Any] = {}
     refusals: dict[object, Refused] = {}
     figures: dict[str, Figure] = {}
-    for path, part in zip(paths, documents, strict=True):
-        for field in ("subject", "device"):
-            if part[field] != first[field]:
-                raise ValueError(f"--merge: expected parts of one run; {paths[0]} has the {field} {first[field]!r}, "
-                                 f"{path} has {part[field]!r}")  # fmt: skip
-        for numbers in part["rows"]:
-            row = kind(**numbers)
-            rows[row.system, row.activation, row.direction, case_of(row) if isinstance(row, Row) else row.shape] = row
+    for path, part in zip(paths, parts, strict=True):
+        for name in ("subject", "device"):
+            if getattr(part, name) != getattr(first, name):
+                raise ValueError(
+                    f"redraw: expected parts of one run; {paths[0]} has the {name} {getattr(first, name)!r}, "
+                    f"{path} has {getattr(part, name)!r}"
+                )
+        for row in part.rows:
+            rows[row.place] = row
             refusals.pop((row.system, row.direction, row.shape), None)
-        for refused in (Refused(**words) for words in part["not_run"]):
-            refusals[refused.system, refused.direction, refused.shape] = refused
-        for numbers in part.get("figures", []):
-            figure = Figure(**{field: value for field, value in numbers.items() if field != "reached"})
-            figures[figure.what] = figure
-
-    def all_of(field: str) -> str:
-        return "; ".join(dict.fromkeys(part[field] for part in documents))
-
-    circumstances = (first["subject"], first["device"], all_of("torch"), all_of("commit"), all_of("method"))
-    refused_parts = Result([], list(refusals.values()))
-    if kind is Step:
-        return TrainingReport(*circumstances, list(rows.values()), refused_parts)
-    if kind is ModelStep:
-        return ModelsReport(*circumstances, list(rows.values()), refused_parts)
-    in_order = in_order_of_suite(first["subject"], list(rows.values()))
-    return Report(*circumstances, Result(in_order, list(refusals.values())), list(figures.values()))
+        refusals |= {(one.system, one.direction, one.shape): one for one in part.refusals}
+        figures |= {figure.what: figure for figure in part.measured}
+    whole = dataclasses.replace(
+        first,
+        **{name: "; ".join(dict.fromkeys(getattr(part, name) for part in parts)) for name in
+           ("torch", "commit", "method")},
+        rows=list(rows.values()), refusals=list(refusals.values()), measured=list(figures.values()),
+    )  # fmt: skip
+    whole.sort()
+    return whole
 
 
-def in_order_of_suite(subject: str, rows: list[Row]) -> list[Row]:
-    """Returns the rows by direction and in the order of the suite's shapes, or unchanged if there is no such suite."""
-    if subject not in cases.suites():
-        return rows
-    places = {shape["name"]: place for place, shape in enumerate(cases.suites()[subject]["shapes"])}
-    return sorted(
-        rows, key=lambda row: (cases.DIRECTIONS.index(row.direction), places.get(row.shape or "", len(places)))
-    )
-
-
-def kind_of_rows(document: dict[str, Any]) -> type[Row] | type[Step] | type[ModelStep]:
-    kinds: dict[str, type[Step] | type[ModelStep]] = {TRAINING: Step, MODELS_SUBJECT: ModelStep}
-    return kinds.get(document["subject"], Row)
-
-
-def document(path: Path) -> dict[str, Any]:
-    try:
-        read: dict[str, Any] = json.loads(path.read_text())
-        known = all(list(row) == fields(kind_of_rows(read)) for row in read["rows"])
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise ValueError(f"--merge: expected a document that --report of this version has written, got {path}")
-    return read
+def heading(subject: str, device: str, seconds: float, rounds: int) -> tuple[str, str, str, str, str]:
+    """Returns subject, device, PyTorch, commit and method of a new report, for the time and the number of rounds."""
+    method = f"{rounds} rounds, {seconds / rounds:.2g} s for each system in a round, by docs/benchmarks.md"
+    return subject, device, torch.__version__, command.commit(), method

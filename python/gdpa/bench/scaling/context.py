@@ -12,9 +12,8 @@ import gdpa
 from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Work
-from gdpa.bench.scaling.comparison import Comparison
+from gdpa.bench.scaling.comparison import CONTEXT, Comparison
 from gdpa.bench.scaling.ranks import Ranks
-from gdpa.bench.scaling.report import CONTEXT
 from gdpa.bench.systems.base import Operands, offsets
 from gdpa.distributed import ContextPlan, context_parallel_attention
 
@@ -76,13 +75,13 @@ def comparisons_of(ranks: Ranks, case: Case) -> list[Comparison]:
         str(case.name), CONTEXT, dict(zip(NAMES, several.both(), strict=True)),
         dict(zip(NAMES, expected, strict=True)), AGREEMENT[case.dtype],
     )  # fmt: skip
-    largest_part = max(plan.pairs) * ranks.world / sum(plan.pairs)
+    about = {
+        "system": CONTEXT, "shape": case.name, "mask": case.mask, "activation": case.activation, "dtype": case.dtype,
+        "B": 1, "H": case.heads, "d": case.head_dim, "q": case.rows_q, "tokens": case.rows_q,
+        "largest_part": max(plan.pairs) * ranks.world / sum(plan.pairs), "difference": difference,
+    }  # fmt: skip
+    works = ((FORWARD, one.forward, several.forward), (BOTH, one.both, several.both))
     return [
-        Comparison(
-            CONTEXT, direction, str(case.name), case.mask, case.activation, case.dtype, 1, case.heads, case.head_dim,
-            case.rows_q, case.rows_q, case.rows_q, largest_part, difference, Work(of_one), Work(of_all),
-        )
-        for direction, of_one, of_all in (
-            (FORWARD, one.forward, several.forward), (BOTH, one.both, several.both),
-        )
-    ]  # fmt: skip
+        Comparison(about | {"direction": direction}, case.rows_q, Work(of_one), Work(of_all))
+        for direction, of_one, of_all in works
+    ]

@@ -14,10 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from gdpa.bench.agreement import AGREEMENT, checked_difference
-from gdpa.bench.scaling.comparison import Comparison
+from gdpa.bench.scaling.comparison import FSDP, Comparison
 from gdpa.bench.scaling.ranks import Ranks
-from gdpa.bench.scaling.report import FSDP, STEP
-from gdpa.bench.training.models import ACTIVATION, ModelBatch, ModelShape, build, model_shape
+from gdpa.bench.training.models import ModelBatch, ModelShape, build, shapes_of
 from gdpa.bench.training.trainer import Trainer
 from gdpa.distributed import PairBalancedSampler
 
@@ -41,7 +40,8 @@ class Part(ModelShape):
 def whole_shape(kind: str, world: int, layers: int, batch_factor: float) -> ModelShape:
     """Returns the shape of the batch of all ranks."""
     users = max(1, round(USERS[kind] * batch_factor))
-    return replace(model_shape("hstu", layers, kind), batch=world * users)
+    (shape,) = shapes_of("hstu", layers, kind)
+    return replace(shape, batch=world * users)
 
 
 def parts_of(shape: ModelShape, world: int) -> list[list[int]]:
@@ -89,8 +89,9 @@ def comparison_of(ranks: Ranks, layers: int, batch_factor: float) -> Comparison:
     )  # fmt: skip
     scores = [sum(shape.lengths[user] ** 2 for user in users) for users in parts]
     tokens = sum(shape.lengths)
-    return Comparison(
-        FSDP, STEP, shape.name, "causal", ACTIVATION, shape.dtype, shape.batch, shape.heads, shape.head_dim,
-        shape.max_length, tokens / ranks.world, tokens, max(scores) * ranks.world / sum(scores), difference,
-        one.work, several.work,
-    )  # fmt: skip
+    about = {
+        "system": FSDP, "direction": "step", "shape": shape.name, "mask": "causal", "activation": shape.activation,
+        "dtype": shape.dtype, "B": shape.batch, "H": shape.heads, "d": shape.head_dim, "q": shape.max_length,
+        "tokens": tokens, "largest_part": max(scores) * ranks.world / sum(scores), "difference": difference,
+    }  # fmt: skip
+    return Comparison(about, tokens / ranks.world, one.work, several.work)

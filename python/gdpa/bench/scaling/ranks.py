@@ -1,16 +1,22 @@
-"""Times calls on all ranks of a process group. All ranks make the same number of calls."""
+"""Starts a process for each rank of a process group, and times calls on all ranks, which make equally many calls."""
 
 from __future__ import annotations
 
 import math
+import pickle
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
-from gdpa.bench.device import QUEUED_CALLS, Device, Gpu, Processor, Work
+from gdpa.bench.device import QUEUED_CALLS, Device, Gpu, Work
+from gdpa.bench.measure import Progress
 
 LIMIT = timedelta(minutes=5)  # of a collective; the ranks compile kernels between two collectives
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
@@ -38,7 +44,7 @@ class Ranks:
             device = Gpu(torch.device("cuda", rank))
         else:
             torch.set_num_threads(threads or max(1, torch.get_num_threads() // world))
-            device = Processor()
+            device = Device()
         dist.init_process_group(
             BACKENDS[kind], init_method=f"file://{store}", rank=rank, world_size=world, timeout=LIMIT,
             device_id=device.torch_device if kind == "cuda" else None,
@@ -61,3 +67,43 @@ class Ranks:
         self.device.call_times(work, calls)
         dist.barrier()
         return self.over_ranks(self.device.call_times(work, calls), of)
+
+
+class RankFailed(RuntimeError):
+    """The process of a rank has raised an error or died. All other processes have been ended."""
+
+
+# Receives the rank, the number of ranks, the file of the store, the progress display and further arguments.
+Target = Callable[..., Any]
+
+
+def silent(done: float, text: str) -> None:
+    """The progress display of all ranks except rank 0."""
+
+
+def run(rank: int, target: Target, world: int, folder: Path, progress: Progress, arguments: tuple[Any, ...]) -> None:
+    """Runs the target in the process of a rank. The process of rank 0 writes its result to a file."""
+    result = target(rank, world, str(folder / "store"), progress if rank == 0 else silent, *arguments)
+    if rank == 0:
+        (folder / "result").write_bytes(pickle.dumps(result))
+
+
+def launch(target: Target, world: int, arguments: tuple[Any, ...], progress: Progress) -> Any:
+    """Runs the target on `world` ranks of one machine, and returns the result of rank 0.
+
+    Args:
+        target: a function of a module, called as target(rank, world, store, progress, *arguments). `store` is the path
+            of a file, for the rendezvous of torch.distributed.
+        progress: used in the process of rank 0.
+
+    Raises:
+        RankFailed: a rank has raised an error or died.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            start_processes(run, (target, world, folder, progress, arguments), world, daemon=True, start_method="spawn")
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            reason = str(error).strip()
+            raise RankFailed(f"rank {error.error_index}: {reason}; all ranks have been ended") from None
+        return pickle.loads((folder / "result").read_bytes())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -19,9 +18,9 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key and value to o
 
 @dataclass(frozen=True)
 class Operands:
-    """The packed operands of one call, (rows, heads, head_dim). A shared operand exists once for all sequences.
+    """The operands of one call. `tensors` are the tensors that functions read.
 
-    `tensors` are the tensors that functions read.
+    The packed layout is (rows, heads, head_dim), and a shared operand exists once for all sequences.
     """
 
     case: Case
@@ -49,11 +48,13 @@ class Operands:
             random_tensors(case, generator, device),
         )
 
-    def to(self, dtype: torch.dtype) -> Operands:
-        query, key, value, grad_output = (
-            operand.to(dtype) for operand in (self.query, self.key, self.value, self.grad_output)
-        )
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Operands:
+        query, key, value, grad_output = map(change, (self.query, self.key, self.value, self.grad_output))
         return Operands(self.case, query, key, value, grad_output, self.tensors)
+
+    @property
+    def packed(self) -> Operands:
+        return self
 
     @cached_property
     def dense(self) -> Operands:
@@ -68,13 +69,10 @@ class Operands:
             self.tensors,
         )
 
-    def leaves(self) -> list[Tensor]:
-        """Returns query, key and value as leaves that require gradients."""
-        return [operand.detach().requires_grad_() for operand in (self.query, self.key, self.value)]
-
-    def params(self, case: Case) -> dict[str, Tensor]:
-        """Returns the tensors that the function of the case reads, as leaves if their gradient is wanted."""
-        return params_of(case, self.tensors)
+    @cached_property
+    def heads_first(self) -> Operands:
+        """The dense operands as contiguous (batch, heads, longest, head_dim)."""
+        return self.dense.changed(lambda operand: operand.transpose(1, 2).contiguous())
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Prepared:
         return torch.autograd.grad(outputs, self.inputs, self.grad_outputs)
 
 
-class System(ABC):
+class System:
     """A system that computes attention. `name` is unique in a run, and `row_name` is the name in the rows."""
 
     name: str
@@ -97,8 +95,8 @@ class System(ABC):
     function: str | None = None  # the fixed function that the system computes instead of f, if any
     dtype: str | None = None  # the type in which the system computes, if it differs from the case
     is_usual = True  # whether the system runs if neither the options nor the suite name it
-    first_call = 0.1  # estimated seconds of the first call on a new shape on a GPU
-    first_case = 0.0  # estimated seconds that the first case takes in addition on a GPU, if the system compiles once
+    can_train = False  # whether the system may compute the attention of a model in the suite training
+    reads_tensors = False  # whether the system reads the tensors of the function
 
     @property
     def row_name(self) -> str:
@@ -111,30 +109,63 @@ class System(ABC):
         """Returns the reason why the system cannot run this case, or None."""
         return None
 
-    def variants(self, functions: Sequence[str]) -> list[System]:
+    def variants(self, functions: Sequence[str]) -> Sequence[System]:
         """Returns the systems that alternate on a case with several functions: this system, with the first function."""
         return [self]
 
-    @abstractmethod
-    def prepare(self, case: Case, operands: Operands) -> Prepared: ...
+    def layout(self, case: Case) -> str:
+        """Returns the layout of the operands of `attend`: packed, dense or heads_first."""
+        return "packed"
 
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
+        """Returns the function that is timed. Its operands and its output have the layout of the system.
 
-def learned(params: dict[str, Tensor]) -> list[Tensor]:
-    """Returns the tensors whose gradient is wanted."""
-    return [tensor for tensor in params.values() if tensor.requires_grad]
-
-
-class Packed(System):
-    """A system that reads the packed operands."""
-
-    @abstractmethod
-    def packed(self, case: Case, device: torch.device) -> Attend:
-        """Computes the attention of query, key and value (rows, heads, head_dim). The result has the shape of query."""
+        `params` are the tensors that f reads.
+        """
+        raise NotImplementedError
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
-        inputs = operands.leaves()
-        attend = self.packed(case, operands.query.device)
-        return Prepared(lambda: [attend(*inputs)], inputs, [operands.grad_output])
+        laid: Operands = getattr(operands, self.layout(case))
+        inputs = [operand.detach().requires_grad_() for operand in (laid.query, laid.key, laid.value)]
+        params = params_of(case, operands.tensors) if self.reads_tensors else {}
+        attend = self.attend(case, operands.query.device, params)
+        learned = [tensor for tensor in params.values() if tensor.requires_grad]
+        return Prepared(lambda: [attend(*inputs)], [*inputs, *learned], [laid.grad_output])
+
+
+class Variant(System):
+    """A system with another function or another type than the case, which alternates with the system itself.
+
+    A system with a fixed function keeps it. Its variant only gets another bias.
+    """
+
+    def __init__(self, system: System, activation: str | None = None, dtype: str | None = None) -> None:
+        self.system, self.activation, self.dtype = system, activation, dtype
+        self.name = f"{system.name}, {activation or dtype}"
+        self.function = system.function or activation
+        self.devices = system.devices
+
+    @property
+    def row_name(self) -> str:
+        return self.system.row_name
+
+    def version(self) -> str:
+        return self.system.version()
+
+    def case(self, case: Case) -> Case:
+        return replace(case, activation=self.activation or case.activation)
+
+    def refusal(self, case: Case) -> str | None:
+        return self.system.refusal(self.case(case))
+
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
+        return self.system.attend(self.case(case), device, params)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        if self.dtype:
+            dtype = getattr(torch, self.dtype)
+            operands = operands.changed(lambda operand: operand.to(dtype))
+        return self.system.prepare(self.case(case), operands)
 
 
 def refuse_windows(case: Case) -> str | None:

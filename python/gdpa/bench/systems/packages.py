@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +16,45 @@ import torch
 from torch import Tensor
 
 from gdpa.bench.cases import Case
-from gdpa.bench.rows import reason_of
-from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets, refuse_shared
-from gdpa.bench.systems.checkouts import META_PACKAGE, define_object
-from gdpa.bench.systems.compat import MASKED, targets_of
+from gdpa.bench.report import reason_of
+from gdpa.bench.systems.base import Attend, System, offsets, refuse_shared
+from gdpa.bench.systems.ours import Gdpa
+from gdpa.compat import generative_recommenders, hstu, meta
+
+# Checkouts of Meta's GDPA and of generative-recommenders, which no package registry has.
+META = Path("gdpa/triton/triton_generalized_dot_product_attention.py")
+META_PACKAGE = "ads_mkl.ops.oss.gdpa"  # the files import one another under this name
+GENERATIVE_RECOMMENDERS = Path("generative_recommenders/ops/triton/triton_hstu_attention.py")
+
+
+def define_object(module: ModuleType) -> None:
+    """Lets Triton 3.6 compile Meta's backward kernel, which annotates parameters with `object`.
+
+    Triton looks annotations up among the globals of the module, where built-in names are unknown. The annotation has no
+    other effect.
+    """
+    vars(module).setdefault("object", getattr(module, "tl", None))
+
+
+def add_checkout(folder: Path) -> None:
+    """Makes the package of a checkout importable.
+
+    Raises:
+        ValueError: the folder is no checkout of ads_model_kernel_library or of generative-recommenders.
+    """
+    folder = folder.resolve()
+    if (folder / GENERATIVE_RECOMMENDERS).is_file():
+        sys.path.append(str(folder))
+    elif (folder / META).is_file():
+        parts = META_PACKAGE.split(".")
+        for end in range(1, len(parts) + 1):
+            package = ModuleType(".".join(parts[:end]))
+            package.__path__ = [str(folder / "gdpa")] if end == len(parts) else []
+            sys.modules[package.__name__] = package
+    else:
+        raise ValueError(
+            f"--checkout: expected a checkout of ads_model_kernel_library or generative-recommenders, got {folder}"
+        )
 
 
 @cache
@@ -44,10 +81,11 @@ def only_known(function: Callable[..., Any], **arguments: object) -> dict[str, o
     return {name: value for name, value in arguments.items() if name in known}
 
 
-class Package(Packed):
+class Package(System):
     """A system of an installed package with packed operands and cumulative lengths in int32."""
 
     devices = ("cuda",)
+    can_train = True
     modules: tuple[str, ...]
     entry: str  # a function that the module must have
     distributions: tuple[str, ...]  # the name of the package in pip
@@ -72,22 +110,18 @@ class Package(Packed):
     def refuse(self, case: Case) -> str | None:
         return refuse_shared(case)
 
-    def packed(self, case: Case, device: torch.device) -> Attend:
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         cumulative = [offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)]
-        longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
-        call = self.call(case, self.module())
+        call = self.call(case, self.module(), *cumulative)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            result = call(query, key, value, *cumulative, longest_q, longest_k)
+            result = call(query, key, value)
             return result[0] if isinstance(result, tuple) else result
 
         return attend
 
-    def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        """Returns a function of query, key, value, both cumulative lengths and both longest lengths.
-
-        Its result is the output, or a tuple that begins with the output.
-        """
+    def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
+        """Returns a function of query, key and value. Its result is the output, or a tuple that begins with it."""
         raise NotImplementedError
 
 
@@ -98,43 +132,23 @@ class FlashAttention(Package):
     entry = "flash_attn_varlen_func"  # version 4 alone also makes a package flash_attn, which is empty
 
     def __init__(
-        self,
-        name: str,
-        modules: tuple[str, ...],
-        distributions: tuple[str, ...],
-        no_bound: int | None,
-        first_call: float = Package.first_call,
-    ):
+        self, name: str, modules: tuple[str, ...], distributions: tuple[str, ...], no_bound: int | None
+    ) -> None:
         self.name = name
         self.modules = modules
         self.distributions = distributions
         self.no_bound = no_bound  # the value of an unbounded side of the window
-        self.first_call = first_call
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1:
-            return super().prepare(case, operands)
-        inputs = operands.dense.leaves()
-        module = self.module()
-        options = self.options(case)
+    def layout(self, case: Case) -> str:
+        return "packed" if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1 else "dense"
 
-        def forward() -> list[Tensor]:
-            result = module.flash_attn_func(*inputs, **options)
-            return [result[0] if isinstance(result, tuple) else result]
-
-        return Prepared(forward, inputs, [operands.dense.grad_output])
-
-    def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        options = self.options(case)
-
-        def call(*arguments: Any) -> Any:
-            query, key, value, offsets_q, offsets_k, longest_q, longest_k = arguments
-            return module.flash_attn_varlen_func(
-                query, key, value, cu_seqlens_q=offsets_q, cu_seqlens_k=offsets_k,
-                max_seqlen_q=longest_q, max_seqlen_k=longest_k, **options,
-            )  # fmt: skip
-
-        return call
+    def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
+        if self.layout(case) == "dense":
+            return partial(module.flash_attn_func, **self.options(case))
+        return partial(
+            module.flash_attn_varlen_func, cu_seqlens_q=offsets_q, cu_seqlens_k=offsets_k,
+            max_seqlen_q=max(case.lengths_q), max_seqlen_k=max(case.lengths_k), **self.options(case),
+        )  # fmt: skip
 
     def options(self, case: Case) -> dict[str, Any]:
         if case.mask == "causal":
@@ -157,19 +171,12 @@ class Hstu(Package):
             return "its masks are for queries and keys of equal lengths"
         return refuse_shared(case)
 
-    def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        function = module.hstu_attn_varlen_func
-        longest = max(case.lengths_k)
+    def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
+        function, longest = module.hstu_attn_varlen_func, max(case.lengths_k)
         options = {"num_contexts": None, "num_targets": None, "window_size": case.window, "alpha": case.head_dim**-0.5}
+        options |= {"max_seqlen_q": max(case.lengths_q), "max_seqlen_k": longest}
         options |= only_known(function, scaling_seqlen=longest, seqused_q=None, seqused_k=None)
-
-        def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
-            offsets_q, offsets_k, longest_q, longest_k = rest
-            return function(
-                query, key, value, offsets_q, offsets_k, max_seqlen_q=longest_q, max_seqlen_k=longest_k, **options
-            )
-
-        return call
+        return lambda query, key, value: function(query, key, value, offsets_q, offsets_k, **options)
 
 
 class TritonGdpa(Package):
@@ -187,7 +194,6 @@ class TritonGdpa(Package):
     entry = "generalized_dot_product_attention"
     distributions = ("ads_mkl", "ads_model_kernel_library")
     advice = "; --checkout names a checkout of ads_model_kernel_library"
-    first_call = 30.0  # Triton compiles and times many variants
     activations = {  # noqa: RUF012 - a table
         "identity": "raw", "gelu": "gelu", "gelu_tanh": "fast_gelu", "silu": "silu", "relu": "relu",
         "leaky_relu": "leaky_relu", "hardswish": "hardswish", "relu2": "relu_square",
@@ -200,18 +206,13 @@ class TritonGdpa(Package):
             return "its masks are not gdpa's"
         return refuse_shared(case)
 
-    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+    def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
         define_object(module)
-
-        def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
-            offsets_q, offsets_k, longest_q, longest_k = rest
-            return module.generalized_dot_product_attention(
-                query, key, value, query_offset=offsets_q, key_offset=offsets_k, output_offset=offsets_q,
-                max_seq_len_q=longest_q, max_seq_len_kv=longest_k, qk_scale=1.0,
-                activation=self.activations[case.activation],
-            )  # fmt: skip
-
-        return call
+        return partial(
+            module.generalized_dot_product_attention, query_offset=offsets_q, key_offset=offsets_k,
+            output_offset=offsets_q, max_seq_len_q=max(case.lengths_q), max_seq_len_kv=max(case.lengths_k),
+            qk_scale=1.0, activation=self.activations[case.activation],
+        )  # fmt: skip
 
 
 class TritonHstu(Package):
@@ -222,7 +223,6 @@ class TritonHstu(Package):
     distributions = ("generative-recommenders",)
     function = "silu"
     advice = "; --checkout names a checkout of generative-recommenders"
-    first_call = 120.0  # Triton compiles and times about thirty variants
 
     def __init__(self, name: str, enable_tma: bool) -> None:
         self.name = name
@@ -233,17 +233,63 @@ class TritonHstu(Package):
             return "its mask is causal, with targets, for queries and keys of equal lengths"
         return refuse_shared(case)
 
-    def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        alpha = case.head_dim**-0.5
-        targets: dict[torch.device, Tensor | None] = {}
+    def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
+        longest, alpha = max(case.lengths_q), case.head_dim**-0.5
+        targets = None if case.mask == "causal" else targets_of(case, offsets_q.device)
+        return lambda query, key, value: module.triton_hstu_mha(
+            longest, alpha, query, key, value, offsets_q, num_targets=targets, sort_by_length=True,
+            enable_tma=self.enable_tma,
+        )  # fmt: skip
 
-        def call(query: Tensor, key: Tensor, value: Tensor, offsets_q: Tensor, *rest: Any) -> Any:
-            device = query.device
-            if device not in targets:
-                targets[device] = None if case.mask == "causal" else targets_of(case, device)
-            return module.triton_hstu_mha(
-                max(case.lengths_q), alpha, query, key, value, offsets_q, num_targets=targets[device],
-                sort_by_length=True, enable_tma=self.enable_tma,
-            )  # fmt: skip
 
-        return call
+# gdpa through the functions of gdpa.compat, which other systems of the suite compat have under the same names. --------
+
+MASKED = "hstu:0,"  # causal with targets at the end, the mask of generative-recommenders
+
+
+def targets_of(case: Case, device: torch.device) -> Tensor:
+    """Returns the number of targets of each sequence: the number in the mask, or the whole of a shorter sequence."""
+    count = int(case.mask.split(",")[1])
+    return torch.tensor([min(count, length) for length in case.lengths_q], dtype=torch.int64, device=device)
+
+
+class GdpaCompat(Gdpa):
+    """gdpa.compat: HSTU with a mask, FBGEMM's function with rab, and Meta's function otherwise."""
+
+    name = "gdpa.compat"
+    is_usual = False
+    can_train = False
+
+    @property
+    def row_name(self) -> str:
+        return "gdpa"
+
+    def refusal(self, case: Case) -> str | None:
+        if case.mask == "none":
+            return None if case.activation in meta.FUNCTIONS.values() else "Meta's GDPA does not have this function"
+        return None if case.mask.startswith(MASKED) else "no function of gdpa.compat is for this mask"
+
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
+        offsets_q, offsets_k = (offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k))
+        longest, alpha = max(case.lengths_q), case.head_dim**-0.5
+        if case.mask == "none":
+            options: dict[str, Any] = {
+                "query_offset": offsets_q, "key_offset": offsets_k, "output_offset": offsets_q,
+                "max_seq_len_q": longest, "max_seq_len_kv": max(case.lengths_k), "qk_scale": 1.0,
+                "activation": meta_name(case.activation),
+            }  # fmt: skip
+            return lambda *operands: meta.generalized_dot_product_attention(*operands, **options)
+        targets = targets_of(case, device)
+        if params:
+            options = {
+                "num_targets": targets, "window_size": (-1, 0), "alpha": alpha, "rab": params["rab"], "has_drab": True,
+            }  # fmt: skip
+            return lambda q, k, v: hstu.hstu_attn_varlen_func(
+                q, k, v, offsets_q, offsets_q, None, None, longest, longest, -1, None, **options
+            )
+        return lambda q, k, v: generative_recommenders.hstu_mha(longest, alpha, q, k, v, offsets_q, num_targets=targets)
+
+
+def meta_name(activation: str) -> str:
+    """Returns Meta's name of a function of gdpa. If there are several, the first one."""
+    return next(theirs for theirs, ours in meta.FUNCTIONS.items() if ours == activation)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gdpa.bench.cases import Case
-from gdpa.bench.systems.base import Operands, Prepared, System, refuse_causal_cross, refuse_windows
+from gdpa.bench.systems.base import Attend, System, refuse_conditions
+from gdpa.demo.expression import in_pytorch
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -22,31 +23,21 @@ class Padded(System):
     """Product, f, product on operands that are padded with zeros to the longest sequence of the batch."""
 
     name = "padded"
+    can_train = True
 
     def refusal(self, case: Case) -> str | None:
         if elementwise(case.activation) is None:
             return f"no PyTorch form is known of the function {case.activation!r}"
-        return refuse_windows(case) or refuse_causal_cross(case)
+        if case.mask != "none" and case.lengths_q != case.lengths_k:
+            return "its mask is for queries and keys of equal lengths"
+        return refuse_conditions(case)
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        padded = operands.dense
-        query, key, value, grad_output = (
-            operand.transpose(1, 2).contiguous()
-            for operand in (padded.query, padded.key, padded.value, padded.grad_output)
-        )
-        inputs = [operand.detach().requires_grad_() for operand in (query, key, value)]
-        function = elementwise(case.activation)
-        attention = self.attention()
-        scale = case.head_dim**-0.5
-        longest = max(case.lengths_q)
-        mask = None
-        if case.mask == "causal":
-            mask = torch.ones(longest, longest, dtype=torch.bool, device=operands.query.device).tril()
+    def layout(self, case: Case) -> str:
+        return "heads_first"
 
-        def forward() -> list[Tensor]:
-            return [attention(*inputs, function, scale, mask)]
-
-        return Prepared(forward, inputs, [grad_output])
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
+        function, scale, mask = elementwise(case.activation), case.head_dim**-0.5, window_mask(case, device)
+        return partial(self.attention(), function=function, scale=scale, mask=mask)
 
     def attention(self) -> Callable[..., Tensor]:
         return padded_attention
@@ -56,11 +47,21 @@ class PaddedCompiled(Padded):
     """The padded computation under torch.compile, which fuses the function and the mask."""
 
     name = "padded, compiled"
-    first_call = 0.8
-    first_case = 120.0  # torch.compile chooses its products; 2 minutes on an H100 machine
+    can_train = False
 
     def attention(self) -> Callable[..., Tensor]:
         return compiled(padded_attention, dynamic=True)
+
+
+def window_mask(case: Case, device: torch.device) -> Tensor | None:
+    """Returns the scores inside the window of the case (longest, longest), or None if it has no bound."""
+    left, right = case.window
+    if left < 0 and right < 0:
+        return None
+    longest = max(case.lengths_q)
+    mask = torch.ones(longest, longest, dtype=torch.bool, device=device)
+    mask = mask.tril(right) if right >= 0 else mask
+    return mask.triu(-left) if left >= 0 else mask
 
 
 def padded_attention(
@@ -83,8 +84,6 @@ def compiled(
 
 def elementwise(activation: str) -> Elementwise | None:
     """Returns f as a PyTorch function, for a name or an expression."""
-    from gdpa.demo.expression import in_pytorch
-
     named: dict[str, Elementwise] = {
         "identity": lambda s: s,
         "gelu_tanh": partial(F.gelu, approximate="tanh"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +16,9 @@ from gdpa.bench.score_mod import bias_of, score_mod_of
 from gdpa.bench.systems.base import (
     Attend,
     Operands,
-    Packed,
     Prepared,
     System,
-    learned,
+    Variant,
     offsets,
     refuse_causal_cross,
     refuse_conditions,
@@ -55,10 +53,11 @@ class SdpaPerSequence(System):
         return Prepared(forward, inputs, [grads[b].detach() for b in run])
 
 
-class SdpaNested(Packed):
+class SdpaNested(System):
     """scaled_dot_product_attention on nested jagged tensors."""
 
     name = "SDPA nested"
+    can_train = True
     devices = ("cpu",)  # on a GPU it calls the same kernels as varlen_attn
     function = "softmax"
 
@@ -69,7 +68,7 @@ class SdpaNested(Packed):
             return "fails on sequences without rows"
         return refuse_windows(case) or refuse_causal_cross(case)
 
-    def packed(self, case: Case, device: torch.device) -> Attend:
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         offsets_q = offsets(case.lengths_q, device)
         offsets_k = offsets(case.lengths_k, device)
         causal = case.mask == "causal"
@@ -110,22 +109,26 @@ class SdpaDense(System):
             return "keys of different lengths are padded, and softmax would count the padding"
         return refuse_windows(case) or refuse_causal_cross(case)
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        inputs = operands.dense.leaves()
+    def layout(self, case: Case) -> str:
+        return "dense"
+
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         batch, causal = len(case.lengths_q), case.mask == "causal"
 
-        def forward() -> list[Tensor]:
-            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in inputs)
+        def attend(*operands: Tensor) -> Tensor:
+            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in operands)
             with sdpa_kernel(self.backend):
-                return [F.scaled_dot_product_attention(query, key, value, is_causal=causal)]
+                output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            return output.transpose(1, 2)
 
-        return Prepared(forward, inputs, [operands.dense.grad_output.transpose(1, 2)])
+        return attend
 
 
-class Varlen(Packed):
+class Varlen(System):
     """torch.nn.attention.varlen on the packed operands."""
 
     name = "PyTorch varlen"
+    can_train = True
     devices = ("cuda",)
     function = "softmax"
 
@@ -138,7 +141,7 @@ class Varlen(Packed):
             return "torch.nn.attention.varlen of this PyTorch has no window_size; 2.11 has"
         return refuse_conditions(case) or refuse_shared(case)
 
-    def packed(self, case: Case, device: torch.device) -> Attend:
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         from torch.nn.attention.varlen import varlen_attn
 
         longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
@@ -159,30 +162,31 @@ class Flex(System):
     """
 
     name = "FlexAttention"
-    first_call = 1.5
+    can_train = True
+    reads_tensors = True
     devices = ("cuda",)
     function = "softmax"
 
     def refusal(self, case: Case) -> str | None:
         return None if case.layout == "packed" else "does not support this layout"
 
-    def variants(self, functions: Sequence[str]) -> list[System]:
-        return [FlexWithBias(function) for function in functions if bias_of(function)] or [self]
+    def variants(self, functions: Sequence[str]) -> Sequence[System]:
+        return [Variant(self, function) for function in functions if bias_of(function)] or [self]
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
+    def layout(self, case: Case) -> str:
+        return "dense"
+
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         from torch.nn.attention.flex_attention import flex_attention
 
-        inputs, params = operands.dense.leaves(), operands.params(case)
-        score_mod = score_mod_of(case, params)
-        batch = len(case.lengths_q)
-        block_mask = self.block_mask(case, operands.query.device)
-        attention = compiled(flex_attention)
+        score_mod, block_mask = score_mod_of(case, params), self.block_mask(case, device)
+        batch, attention = len(case.lengths_q), compiled(flex_attention)
 
-        def forward() -> list[Tensor]:
-            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in inputs)
-            return [attention(query, key, value, score_mod, block_mask)]
+        def attend(*operands: Tensor) -> Tensor:
+            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in operands)
+            return attention(query, key, value, score_mod, block_mask).transpose(1, 2)
 
-        return Prepared(forward, [*inputs, *learned(params)], [operands.dense.grad_output.transpose(1, 2)])
+        return attend
 
     @staticmethod
     def block_mask(case: Case, device: torch.device) -> object | None:
@@ -210,21 +214,6 @@ class Flex(System):
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
         return create_block_mask(counts, batch, None, longest_q, longest_k, device=device.type)
-
-
-class FlexWithBias(Flex):
-    """FlexAttention with the bias of another function than the case."""
-
-    def __init__(self, activation: str) -> None:
-        self.name = f"FlexAttention, {activation}"
-        self.activation = activation
-
-    @property
-    def row_name(self) -> str:
-        return Flex.name
-
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        return super().prepare(replace(case, activation=self.activation), operands)
 
 
 def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:

@@ -5,7 +5,6 @@ Each module of gdpa.nn has its attention in the submodule `attend`. `use` replac
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 import gdpa
 from gdpa.bench.cases import Case
 from gdpa.bench.systems import Gdpa, Padded, System
-from gdpa.bench.systems.base import Packed
+from gdpa.bench.systems.base import Attend
 from gdpa.bench.systems.packages import Package, TritonGdpa
-from gdpa.bench.systems.padded import elementwise, padded_attention
+from gdpa.bench.systems.padded import elementwise
 from gdpa.bench.systems.pytorch import Flex
 from gdpa.bench.training.models import SUMMARY, ModelShape
 
@@ -45,7 +44,7 @@ class Call:
         attend: Any = module.attend
         rows_q = rows_k = None
         if isinstance(module, gdpa.nn.PFFN):
-            rows_k = SUMMARY
+            rows_k = module.key.shape[0] if module.is_shared else SUMMARY
         elif isinstance(module, gdpa.nn.PMA):
             rows_q = module.query.shape[0]
         elif isinstance(module, gdpa.nn.HSP):
@@ -78,23 +77,6 @@ class Call:
         return 1 / lengths if self.out_scale == "1/len_k" else torch.full_like(lengths, float(self.out_scale))
 
 
-class Attention(nn.Module):
-    """A replacement of gdpa.nn.GDPA: query, key and value in the forms of varlen_attention to packed rows."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, cu_q: object, cu_k: object, *, add_query: bool = False
-    ) -> Tensor:
-        output = self.compute(query, key, value)
-        return output + query if add_query else output
-
-    def compute(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
 class Unpad(torch.autograd.Function):
     """Selects rows. No row is selected twice, so that the gradient is a copy without atomic additions."""
 
@@ -111,108 +93,91 @@ class Unpad(torch.autograd.Function):
         return gradient.new_zeros(ctx.rows, *gradient.shape[1:]).index_copy(0, index, gradient), None
 
 
-class OnPadded(Attention):
-    """Product, f or softmax, product on rows that are padded to the longest sequence."""
+class Attention(nn.Module):
+    """A replacement of gdpa.nn.GDPA by a system: query, key and value in the forms of varlen_attention to packed rows.
 
-    def __init__(self, call: Call, device: torch.device, is_softmax: bool = False) -> None:
-        super().__init__(call)
-        self.is_softmax = is_softmax
-        lengths = torch.tensor(call.shape.lengths_of_attention, device=device)
-        self.longest = max(call.shape.lengths_of_attention)
-        positions = torch.arange(self.longest, device=device)
-        exists = positions < lengths[:, None]
-        self.index = exists.flatten().nonzero()[:, 0]  # of the rows that exist, in the padded batch
-        dtype = getattr(torch, call.shape.dtype)
-        of_keys = exists if call.rows_k is None else exists.new_ones(call.shape.batch, call.rows_k)
-        self.exists = of_keys[:, None, None, :]
-        self.weights = (self.exists * call.factors_of_keys(device)[:, None, None, None]).to(dtype)
-        left, right = call.window
-        distance = positions[:, None] - positions
-        inside = (distance <= left if left >= 0 else distance > -self.longest) & (
-            distance >= -right if right >= 0 else distance < self.longest
-        )
-        self.inside = inside if left >= 0 or right >= 0 else None
-        self.function = elementwise(call.activation)
+    The operands get the layout of the system. Its scale and its division by a length become those of the call by
+    factors before and after it.
+    """
 
-    def dense(self, rows: Tensor, is_jagged: bool) -> Tensor:
-        """Returns (B, H, rows, d), or (1, H, rows, d) for rows that the batch shares."""
-        if is_jagged:
-            batch = self.call.shape.batch
-            padded = rows.new_zeros(batch * self.longest, *rows.shape[1:]).index_copy(0, self.index, rows)
-            rows = padded.unflatten(0, (batch, self.longest))
-        elif rows.dim() == 3:
-            rows = rows[None]
-        return rows.transpose(1, 2)
-
-    def compute(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        call = self.call
-        query = self.dense(query, call.rows_q is None)
-        key, value = (self.dense(rows, call.rows_k is None) for rows in (key, value))
-        if self.is_softmax:
-            mask = self.exists if self.inside is None else self.exists & self.inside
-            scores = call.scale * (query @ key.mT)
-            # A padded query has no key within its window. Its row is not used, but must not be NaN.
-            output = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) @ value
-        else:
-            assert self.function is not None
-            mask = self.weights if self.inside is None else self.weights * self.inside
-            output = padded_attention(query, key, value, self.function, call.scale, mask)
-        rows = output.transpose(1, 2).flatten(0, 1)
-        return Unpad.apply(rows, self.index) if call.rows_q is None else rows
-
-
-class OnFlex(OnPadded):
-    """FlexAttention on padded rows, with a block mask of the lengths and the window."""
-
-    def __init__(self, call: Call, device: torch.device) -> None:
-        super().__init__(call, device, is_softmax=True)
-        self.block_mask: Any = Flex.block_mask(call.case, device)
-
-    def compute(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        query, key, value = (self.dense(rows, True) for rows in (query, key, value))
-        output = flex_attention(query, key, value, block_mask=self.block_mask, scale=self.call.scale)
-        return Unpad.apply(output.transpose(1, 2).flatten(0, 1), self.index)
-
-
-class OnPacked(Attention):
-    """A system that reads packed rows. A side that is not jagged gets rows of every sequence."""
-
-    def __init__(self, call: Call, device: torch.device, system: Packed) -> None:
-        super().__init__(call)
-        attend: Callable[..., Tensor] = system.packed(call.case, device)
+    def __init__(self, call: Call, system: System, device: torch.device) -> None:
+        super().__init__()
+        self.call = call
+        self.system = system
+        self.layout = system.layout(call.case)
+        attend: Attend = system.attend(call.case, device, {})
         # torch.compile does not trace kernels of other packages. They end one graph and begin the next.
         self.attend = torch.compiler.disable(attend) if isinstance(system, Package) else attend
-        scale_of_system = 1.0 if isinstance(system, TritonGdpa) else call.shape.head_dim**-0.5
-        self.factor = call.scale / scale_of_system
+        self.factor = call.scale / (1.0 if isinstance(system, TritonGdpa) else call.shape.head_dim**-0.5)
+        lengths = torch.tensor(call.shape.lengths_of_attention, device=device)
+        self.longest = max(call.shape.lengths_of_attention)
+        # The rows that exist, in the padded batch.
+        self.index = (torch.arange(self.longest, device=device) < lengths[:, None]).flatten().nonzero()[:, 0]
         self.out_factors: Tensor | None = None
         if system.function != "softmax":
             # The kernels of HSTU divide by the longest length.
             divided = max(call.case.lengths_k) if system.function == "silu" else 1.0
             factors = call.factors_of_keys(device) * divided
             if not torch.allclose(factors, torch.ones_like(factors)):
-                lengths = torch.tensor(call.case.lengths_q, device=device)
-                of_rows = factors.repeat_interleave(lengths)[:, None, None]
-                self.out_factors = of_rows.to(getattr(torch, call.shape.dtype))
+                of_rows = factors.repeat_interleave(torch.tensor(call.case.lengths_q, device=device))
+                self.out_factors = of_rows[:, None, None].to(getattr(torch, call.shape.dtype))
 
-    def compute(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            self.flat(query, self.call.rows_q),
-            *(self.flat(one, self.call.rows_k) for one in (key, value)),
-        )
-        output = self.attend(query if self.factor == 1 else query * self.factor, key, value)
-        return output if self.out_factors is None else output * self.out_factors
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, cu_q: object, cu_k: object, *, add_query: bool = False
+    ) -> Tensor:
+        call = self.call
+        scaled = query if self.factor == 1 else query * self.factor
+        sides = ((scaled, call.rows_q), (key, call.rows_k), (value, call.rows_k))
+        output = self.attend(*(self.laid(rows, count) for rows, count in sides))
+        if self.layout != "packed":
+            output = output.transpose(1, 2) if self.layout == "heads_first" else output
+            output = output.flatten(0, 1)
+            output = Unpad.apply(output, self.index) if call.rows_q is None else output
+        output = output if self.out_factors is None else output * self.out_factors
+        return output + query if add_query else output
 
-    def flat(self, rows: Tensor, count: int | None) -> Tensor:
+    def laid(self, rows: Tensor, count: int | None) -> Tensor:
+        """Returns packed or fixed rows in the layout of the system. `count` is None for packed rows."""
+        batch = self.call.shape.batch
+        if self.layout == "packed":
+            return rows if count is None else rows.expand(batch, *rows.shape[-3:]).flatten(0, 1)
         if count is None:
-            return rows
-        return rows.expand(self.call.shape.batch, *rows.shape[-3:]).flatten(0, 1)
+            padded = rows.new_zeros(batch * self.longest, *rows.shape[1:]).index_copy(0, self.index, rows)
+            rows = padded.unflatten(0, (batch, self.longest))
+        rows = rows.expand(batch, *rows.shape[-3:])
+        return rows.transpose(1, 2) if self.layout == "heads_first" else rows
 
 
-def can_train(system: System) -> bool:
-    """Returns whether the system may compute the attention of a model."""
-    return type(system) in (Gdpa, Padded, Flex) or (isinstance(system, Packed) and not isinstance(system, Gdpa))
+class PaddedSoftmax(Padded):
+    """Softmax on padded operands, for the PFFN and the pooling of a model whose system refuses them."""
+
+    function = "softmax"
+
+    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
+        lengths = torch.tensor(case.lengths_k, device=device)
+        missing = torch.arange(max(case.lengths_k), device=device) >= lengths[:, None]
+        scale = case.head_dim**-0.5
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return (scale * (query @ key.mT)).masked_fill(missing[:, None, None, :], -torch.inf).softmax(-1) @ value
+
+        return attend
+
+
+class OnMlp(nn.Module):
+    """f(x W1^T) W2, with the keys and values that the batch shares as the weights of all heads together."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        function = elementwise(activation)
+        assert function is not None, "PyTorch has the functions of the models"
+        self.function = function
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, cu_q: object, cu_k: object, *, add_query: bool = False
+    ) -> Tensor:
+        output = (self.function(query.flatten(1) @ key.flatten(1).mT) @ value.flatten(1)).view_as(query)
+        return output + query if add_query else output
 
 
 def refusal(system: System, call: Call) -> str | None:
@@ -223,8 +188,6 @@ def refusal(system: System, call: Call) -> str | None:
         return f"computes {system.function}, and not {call.activation}"
     if isinstance(system, Flex) and not call.is_self:
         return "is used for the attention of a sequence to itself only"
-    if isinstance(system, Padded):
-        return None if elementwise(call.activation) else f"no PyTorch form is known of {call.activation!r}"
     return system.refusal(call.case)
 
 
@@ -242,17 +205,19 @@ def refusal_of_model(system: System, model: nn.Module, shape: ModelShape) -> str
 def use(system: System, model: nn.Module, shape: ModelShape, device: torch.device) -> nn.Module:
     """Replaces gdpa's attention in the model by the attention of the system, and returns the model.
 
-    If a system refuses a PFFN or a pooling, the padded computation takes its place, with the function of the system.
+    If a system refuses a PFFN or a pooling, the padded computation takes its place, with the function of the system. A
+    model with softmax has an MLP in place of a PFFN with weights that the batch shares.
     """
     if isinstance(system, Gdpa):
         return model
-    for module in attends(model):
+    modules: list[Any] = attends(model)
+    for module in modules:
         call = Call.of(module, shape)
-        is_refused = refusal(system, call) is not None
-        if isinstance(system, Flex) and not is_refused:
-            module.attend = OnFlex(call, device)
-        elif isinstance(system, Packed) and not is_refused:
-            module.attend = OnPacked(call, device, system)
+        has_mlp = system.function == "softmax" and isinstance(module, gdpa.nn.PFFN) and module.is_shared
+        if has_mlp:
+            module.attend = OnMlp(call.activation)
+        elif refusal(system, call) is None:
+            module.attend = Attention(call, system, device)
         else:
-            module.attend = OnPadded(call, device, system.function == "softmax")
+            module.attend = Attention(call, PaddedSoftmax() if system.function == "softmax" else Padded(), device)
     return model

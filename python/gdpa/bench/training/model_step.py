@@ -4,30 +4,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import median
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from gdpa.bench import command
 from gdpa.bench.agreement import AGREEMENT, Disagreement, checked_difference
 from gdpa.bench.device import Device
+from gdpa.bench.goals import OURS
 from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
-from gdpa.bench.rows import Refused, reason_of
+from gdpa.bench.report import Refused, Row, reason_of
 from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.packages import Package
 from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import breakdown
-from gdpa.bench.training.models import ACTIVATION, ModelBatch, ModelShape, build
-from gdpa.bench.training.models_report import ModelStep, step_of
-from gdpa.bench.training.report import OURS
+from gdpa.bench.training.models import ModelBatch, ModelShape, build
 from gdpa.bench.training.trainer import Trainer, check_finite
 
-# Estimated seconds of the first step of a model: two layers under torch.compile, forward and backward, or eagerly.
-COMPILED_MODEL, EAGER_MODEL = 15.0, 0.5
 # The padded computation keeps and computes so many tensors of scores for each attention of a sequence to itself.
 SCORES_OF_A_CALL, SCORES_AT_ONCE = 2, 3
 PART_OF_MEMORY = 0.6  # for scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRow(Row):
+    """A training step of a model on one system. The direction is the step of the model."""
+
+    model: str
+    layers: int
+    compiled: bool
+    B: int
+    H: int
+    d: int
+    max_length: int
+    tokens: int
+    ms: float
+    tokens_per_second: float
+    gdpa_speedup: float | None
+    tflops: float | None
+    cublas_tflops: float | None
+    peak_bytes: int | None
+    difference: float | None
+    host_waits: bool | None
+    parts: dict[str, float] | None
+
+    @property
+    def bytes_of_a_token(self) -> float | None:
+        return None if self.peak_bytes is None else self.peak_bytes / self.tokens
 
 
 class ModelTrainer(Trainer):
@@ -76,6 +103,14 @@ class ModelTrainer(Trainer):
             torch.cuda.set_sync_debug_mode("default")
 
 
+@cache
+def flops_of_step(shape: ModelShape, device: torch.device) -> int:
+    """Returns the FLOP of forward and backward without padding, which count for every system."""
+    with FlopCounterMode(display=False) as counter:
+        ModelTrainer(Gdpa(), shape, device, compile=False).gradients()
+    return int(counter.get_total_flops())
+
+
 def shape_that_fits(shape: ModelShape, attentions: int, memory: float) -> ModelShape:
     """Returns the shape with the batch halved until the scores of the padded computation fit into the memory.
 
@@ -98,15 +133,17 @@ class ModelTraining(BatchTimer):
         model = build(replace(shape, batch=1), torch.device("cpu"))
         self.model = model  # read for the calls of attention only
         super().__init__(Call.of(attends(model)[0], shape).case, device, result)
-        self.direction = step_of(shape.model)
+        self.direction = f"step of {shape.model}"
         self.compile = compile
         self.end = time.monotonic() + limit if limit else float("inf")
         self.trainers: dict[str, ModelTrainer] = {}
         self.parts: dict[str, float] | None = None  # of gdpa's step
 
-    def enter(self, system: System, effort: Effort) -> None:
+    def enter(self, system: System) -> None:
         """Runs a model once. If torch.compile fails, the compiled model is refused and the model runs eagerly."""
-        reason = refusal_of_model(system, self.model, self.shape) or self.lacks_time(system, effort)
+        reason = refusal_of_model(system, self.model, self.shape)
+        if time.monotonic() > self.end and not isinstance(system, Gdpa):
+            reason = reason or "no time left for this shape; --limit changes the limit, --systems selects systems"
         if reason is not None:
             self.result.refusals.append(Refused(system.name, self.direction, reason, self.shape.name))
             return
@@ -126,14 +163,6 @@ class ModelTraining(BatchTimer):
             self.device.release()
             if is_final:
                 return
-
-    def lacks_time(self, system: System, effort: Effort) -> str | None:
-        usual = COMPILED_MODEL if self.compile else EAGER_MODEL
-        first = max(self.result.first_calls.values(), default=usual) + system.first_call
-        rounds = (len(self.work) + 2) * self.device.duration(effort.seconds)
-        if isinstance(system, Gdpa) or time.monotonic() + first + rounds <= self.end:
-            return None
-        return "no time left for this model; --limit changes the limit, --systems selects systems"
 
     def prepared(self, system: System, compile: bool) -> ModelTrainer:
         """Returns the model after its results, its memory and its waiting have been checked."""
@@ -166,21 +195,27 @@ class ModelTraining(BatchTimer):
         except Exception as error:
             self.refuse((OURS, f"parts of the {self.direction}"), error)
 
-    def steps(self, times: Times) -> list[ModelStep]:
-        rates = {name: sum(self.trainers[name].shape.lengths) / seconds for (name, _), seconds in times.figures.items()}
-        return [self.row(name, seconds, rates[name], rates.get(OURS)) for (name, _), seconds in times.figures.items()]
+    def rows(self, times: Times) -> list[TrainingRow]:
+        product = self.device.product(self.shape.dtype)
+        cublas_tflops = product.flops / median(times.product) * 1e-12 if product else None
+        seconds = {name: taken for (name, _), taken in times.figures.items()}
+        rates = {name: sum(self.trainers[name].shape.lengths) / taken for name, taken in seconds.items()}
+        return [self.row(name, seconds[name], rate, rates.get(OURS), cublas_tflops) for name, rate in rates.items()]
 
-    def row(self, name: str, seconds: float, rate: float, ours: float | None) -> ModelStep:
+    def row(
+        self, name: str, seconds: float, rate: float, ours: float | None, cublas_tflops: float | None
+    ) -> TrainingRow:
         trainer = self.trainers[name]
         system, shape = trainer.system, trainer.shape
-        return ModelStep(
+        return TrainingRow(
             system=name,
             version=system.version(),
             commit=command.commit(),
+            direction=self.direction,
             device=self.device.describe(),
             shape=self.shape.name,
             dtype=shape.dtype,
-            activation=system.function or ACTIVATION,
+            activation=system.function or shape.activation,
             model=shape.model,
             layers=shape.layers,
             compiled=trainer.is_compiled,
@@ -192,6 +227,8 @@ class ModelTraining(BatchTimer):
             ms=seconds * 1e3,
             tokens_per_second=rate,
             gdpa_speedup=ours / rate if ours else None,
+            tflops=flops_of_step(shape, self.device.torch_device) / seconds * 1e-12,
+            cublas_tflops=cublas_tflops,
             peak_bytes=trainer.peak_bytes,
             difference=trainer.difference,
             host_waits=trainer.host_waits,
@@ -207,7 +244,7 @@ def measure_model(
     effort: Effort,
     device: Device,
     progress: Progress,
-) -> tuple[list[ModelStep], Result]:
+) -> Result:
     """Returns a row for every system that can train this model, and a reason for each that cannot.
 
     Args:
@@ -217,9 +254,9 @@ def measure_model(
     training = ModelTraining(shape, compile, limit, device, result)
     for system in systems:
         progress(0.0, f"{system.name}, first step")
-        training.enter(system, effort)
+        training.enter(system)
     times = training.rounds(effort, progress)
     training.measure_parts()
-    steps = training.steps(times)
+    result.rows = training.rows(times)
     device.release()
-    return steps, result
+    return result

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from gdpa.bench.systems.base import offsets
 
 FEATURES, SUMMARY, QUERIES, RECENT = 16, 4, 4, 4  # tokens of InterFormer and Kunlun; see gdpa.nn.InterFormer
 SEEDS, TOKENS, WINDOW = 32, 8, (64, 0)  # of Kunlun
-ACTIVATION = "silu"
+FFN_ROWS = 256  # shared keys and values of the PFFN of the block
+ACTIVATIONS = {"block": "gelu_tanh", "hstu": "silu", "interformer": "silu", "kunlun": "silu"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class ModelShape:
         return f"{self.model}, {self.layers} layers, {self.batch} of 1-{self.max_length}"
 
     @property
+    def activation(self) -> str:
+        return ACTIVATIONS[self.model]
+
+    @property
     def width(self) -> int:
         """D, the number of elements in a row."""
         return self.heads * self.head_dim
@@ -49,68 +55,87 @@ class ModelShape:
         return tuple(length + (SUMMARY if self.model == "interformer" else 0) for length in self.lengths)
 
 
-class Hstu(nn.Module):
-    """A stack of HSTU layers without relative bias, divided by the maximum length like the Triton kernels.
+class Stack(nn.Module):
+    """Layers on rows (T, D), one after another."""
 
-    No other system has a kernel with the bias, so that a bias would leave nothing to compare.
-    """
-
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
-        layers = (
-            gdpa.nn.HSTULayer(shape.width, shape.heads, activation=ACTIVATION, out_scale=1.0 / shape.max_length)
-            for _ in range(shape.layers)
-        )
         self.layers = nn.ModuleList(layers)
 
     def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Maps (T, D) to (T, D). It does not read the features."""
         for layer in self.layers:
-            rows = layer(rows, cu_seqlens)
+            rows = layer(rows, cu_seqlens=cu_seqlens)
         return rows
 
 
-class InterFormer(nn.Module):
-    """gdpa.nn.InterFormer."""
+class WithFeatures(nn.Module):
+    """InterFormer or Kunlun of gdpa.nn."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = gdpa.nn.InterFormer(
-            shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, queries=QUERIES, recent=RECENT,
-            activation=ACTIVATION,
-        )  # fmt: skip
+        self.model = model
 
     def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns X (B, n, D) and the summary of the sequence."""
+        """Returns X (B, n, D), and the summary of the sequence or the pooled tokens."""
         x, summary = self.model(features, rows, cu_seqlens)
         return x, summary
 
 
-class Kunlun(nn.Module):
-    """gdpa.nn.Kunlun."""
+def blocks(shape: ModelShape) -> nn.Module:
+    """Projections, attention, a projection, and a PFFN whose keys and values the batch shares."""
+    layers: list[nn.Module] = []
+    for _ in range(shape.layers):
+        layers.append(gdpa.nn.GDPAttention(shape.width, shape.heads, activation=shape.activation))
+        layers.append(gdpa.nn.PFFN(shape.width, shape.heads, rows=FFN_ROWS, tau=1.0, activation=shape.activation))
+    return Stack(layers)
 
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.model = gdpa.nn.Kunlun(
+
+def hstu(shape: ModelShape) -> nn.Module:
+    """HSTU layers without relative bias, divided by the maximum length like the Triton kernels.
+
+    No other system has a kernel with the bias, so that a bias would leave nothing to compare.
+    """
+    options: dict[str, Any] = {"activation": shape.activation, "out_scale": 1.0 / shape.max_length}
+    return Stack(gdpa.nn.HSTULayer(shape.width, shape.heads, **options) for _ in range(shape.layers))
+
+
+def interformer(shape: ModelShape) -> nn.Module:
+    return WithFeatures(
+        gdpa.nn.InterFormer(
+            shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, queries=QUERIES, recent=RECENT,
+            activation=shape.activation,
+        )
+    )  # fmt: skip
+
+
+def kunlun(shape: ModelShape) -> nn.Module:
+    return WithFeatures(
+        gdpa.nn.Kunlun(
             shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, seeds=SEEDS, tokens=TOKENS,
-            window_size=WINDOW, tau=float(shape.max_length), activation=ACTIVATION,
-        )  # fmt: skip
-
-    def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns X (B, n, D) and the pooled tokens."""
-        x, pooled = self.model(features, rows, cu_seqlens)
-        return x, pooled
+            window_size=WINDOW, tau=float(shape.max_length), activation=shape.activation,
+        )
+    )  # fmt: skip
 
 
-MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {"hstu": Hstu, "interformer": InterFormer, "kunlun": Kunlun}
+MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {
+    "block": blocks,
+    "hstu": hstu,
+    "interformer": interformer,
+    "kunlun": kunlun,
+}
+# The batch and the longest sequence. Both shapes of the block have the same number of tokens.
+BATCHES = {"block": [(1152, 512), (288, 2048)]}
+USUAL_BATCHES = [(1152, 2048)]
 
 
-def model_shape(model: str, layers: int, kind: str, batch_factor: float = 1.0) -> ModelShape:
-    """Returns the shape for this kind of device. The CPU shape is small. It only shows that the command works."""
-    shape = ModelShape(model, layers)
+def shapes_of(model: str, layers: int, kind: str, batch_factor: float = 1.0) -> list[ModelShape]:
+    """Returns the shapes for this kind of device. The CPU shape is small. It only shows that the command works."""
     if kind == "cpu":
-        shape = replace(shape, batch=4, max_length=24, heads=2, head_dim=16, dtype="float32")
-    return replace(shape, batch=max(1, round(shape.batch * batch_factor)))
+        shapes = [ModelShape(model, layers, 4, 24, heads=2, head_dim=16, dtype="float32")]
+    else:
+        shapes = [ModelShape(model, layers, *batch) for batch in BATCHES.get(model, USUAL_BATCHES)]
+    return [replace(shape, batch=max(1, round(shape.batch * batch_factor))) for shape in shapes]
 
 
 def build(shape: ModelShape, device: torch.device) -> nn.Module:
@@ -140,6 +165,7 @@ class ModelBatch:
             return numbers.to(getattr(torch, shape.dtype))
 
         outputs: dict[str, list[tuple[int, ...]]] = {
+            "block": [(tokens,)],
             "hstu": [(tokens,)],
             "interformer": [(batch, FEATURES), (batch, SUMMARY + QUERIES + RECENT)],
             "kunlun": [(batch, FEATURES), (batch, TOKENS)],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gdpa.bench import memory
 from gdpa.bench.device import Work
 from gdpa.bench.systems.padded import compiled
 
@@ -58,7 +59,6 @@ class Trainer:
 
     def measure_peak(self) -> None:
         """Measures the peak bytes of a step on a GPU without weights, optimiser and batch."""
-        from gdpa.bench.figures_gpu import memory_beyond
 
         def step() -> list[Tensor]:
             self.step()
@@ -66,7 +66,7 @@ class Trainer:
             return []
 
         step()  # the first step creates the state of the optimiser
-        self.peak_bytes = memory_beyond(step)
+        self.peak_bytes = memory.memory_beyond(step)
 
     def forget(self) -> None:
         for tensor in self.inputs:
