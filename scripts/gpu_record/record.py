@@ -45,7 +45,13 @@ def add(name: str, number_of_tests: int, run: dict[str, Any]) -> None:
         known = {other: part for other, part in recorded().items() if other in PARTS}
         known[name] = {"sources": hash_of(PARTS[name]), "of": number_of_tests, "runs": runs}
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps({"parts": known}, indent=1, sort_keys=True) + "\n")
+        RECORD.write_text(text_of(known))
+
+
+def text_of(parts: dict[str, dict[str, Any]]) -> str:
+    """Returns the text of the record, with one line for each part, so that a diff shows which parts ran."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(parts[name], sort_keys=True)}" for name in sorted(parts))
+    return f'{{\n "parts": {{\n{lines}\n }}\n}}\n'
 
 
 def problems() -> int:

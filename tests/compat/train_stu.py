@@ -188,7 +188,9 @@ def main() -> int:
         draw(options.picture, curves, title)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if not isinstance(value, Path)}
-        options.json.write_text(json.dumps({"options": settings, "losses": curves, "seconds": steps}, indent=1) + "\n")
+        document = {"options": settings, "losses": curves, "seconds": steps}
+        lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
+        options.json.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     is_learning = all(losses[-1] < 0.8 * losses[0] for losses in curves.values())
     if not is_learning:
         print("train_stu.py: expected losses that fall by a fifth")

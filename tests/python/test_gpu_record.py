@@ -624,3 +624,13 @@ def test_the_installed_library_says_its_sources() -> None:
     folder = Path(gdpa.__path__[0]) / "lib"
     for name, file in (("libgdpa", "libgdpa.so.0"), ("libgdpa_torch", "libgdpa_torch.so")):
         assert re.search(rf"gdpa built from: {name} [0-9a-f]{{64}}\0".encode(), (folder / file).read_bytes())
+
+
+def test_the_record_has_a_line_for_each_part(checkout: Checkout) -> None:
+    """A diff then shows which parts ran."""
+    parts = checkout.complete()
+    lines = checkout.record.text_of(parts).splitlines()
+    assert [line.split('"')[1] for line in lines[2:-2]] == sorted(parts)
+    assert json.loads("\n".join(lines)) == {"parts": parts}
+    real = (ROOT / "reports" / "gpu.json").read_text()
+    assert checkout.record.text_of(json.loads(real)["parts"]) == real

@@ -80,8 +80,10 @@ def write(
     """Writes the JSON file, the tables as a page, and the picture. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = folder / f"{name}.json", folder / f"{name}.md", folder / f"{name}.png"
-    document = {"settings": settings, "runs": [asdict(one) for one in results]}
-    files[0].write_text(json.dumps(document, indent=1) + "\n")
+    runs = ",\n".join(
+        f"  {json.dumps(asdict(one))}" for one in results
+    )  # a line for each, so that a diff shows changes
+    files[0].write_text(f'{{\n "settings": {json.dumps(settings)},\n "runs": [\n{runs}\n ]\n}}\n')
     files[1].write_text(page(title, files[2].name, settings, results))
     draw(files[2], title, results)
     return files
