@@ -46,10 +46,11 @@ struct SourceParts {
   std::string functions = {};  ///< f, and everything else that is printed from an expression
   std::string config = {};     ///< struct Config
   std::string begin = {};      ///< the first statements of the kernel
-  int ctas = 1;           ///< CTAs that have to fit on one multiprocessor
+  int ctas = 1;                ///< CTAs that have to fit on one multiprocessor
 };
 
-/// What every specification has. `reads_function` and `reads_mask`: the source contains the expression, so that two
+/// What every specification has. It may also have description(), otherwise its name is one. `reads_function` and
+/// `reads_mask`: the source contains the expression, so that two
 /// calls with different expressions have different kernels.
 template <class Spec>
 concept Specification = requires(const Spec& spec, const Expressions& expressions) {
@@ -57,7 +58,6 @@ concept Specification = requires(const Spec& spec, const Expressions& expression
   { Spec::names } -> std::convertible_to<KernelNames>;
   { Spec::reads_function } -> std::convertible_to<bool>;
   { Spec::reads_mask } -> std::convertible_to<bool>;
-  { spec.description() } -> std::same_as<std::string>;
   { spec.source(expressions) } -> std::same_as<SourceParts>;
   { spec <=> spec } -> std::same_as<std::strong_ordering>;
 };
@@ -112,7 +112,13 @@ class Kernel {
 
     explicit Model(Spec spec_)
         : Instance(&key, Spec::names, Spec::reads_function, Spec::reads_mask), spec(std::move(spec_)) {}
-    std::string description() const override { return spec.description(); }
+    std::string description() const override {
+      if constexpr (requires { spec.description(); }) {
+        return spec.description();
+      } else {
+        return std::string(Spec::names.name);
+      }
+    }
     SourceParts source(const Expressions& expressions) const override { return spec.source(expressions); }
     std::strong_ordering compare(const Instance& other) const override {
       return spec <=> static_cast<const Model&>(other).spec;

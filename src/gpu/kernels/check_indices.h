@@ -4,11 +4,49 @@
 
 #include <optional>
 
+#include "codegen/cuda_inputs.h"
+#include "definition/debug.h"
+#include "gpu/kernels/attention.h"
 #include "gpu/launch.h"
+#include "portable/arguments.cuh"
 
 namespace gdpa::gpu {
 
+struct CheckIndices {
+  unsigned tensor_types = 0;
+  unsigned mask_types = 0;
+  bool has_pages = false;
+
+  using Arguments = portable::CheckIndicesArguments;
+  static constexpr KernelNames names = {"portable", "check_indices", "check_indices", "CheckIndicesArguments", ""};
+  static constexpr bool reads_function = true, reads_mask = true;
+  auto operator<=>(const CheckIndices&) const = default;
+
+  SourceParts source(const Expressions& expressions) const {
+    std::string text = condition_of(expressions, mask_types) + "#include \"common/index.cuh\"\n\n" +
+                       activation::index_check_source("FunctionIndices", expressions.function, tensor_types,
+                                                      activation::Expression::function);
+    if (expressions.mask != nullptr) {
+      text +=
+          activation::index_check_source("MaskIndices", *expressions.mask, mask_types, activation::Expression::mask);
+    }
+    ConfigText config;
+    write_mask(0, expressions, config);
+    config.type("FunctionIndices", "::FunctionIndices");
+    config.type("MaskIndices", expressions.mask != nullptr ? "::MaskIndices" : "gdpa::portable::NoIndices");
+    config.type_of_header("Layout", has_pages ? "gdpa::PagedLayout" : "gdpa::PackedLayout",
+                          has_pages ? "common/paged_layout.cuh" : "common/packed_layout.cuh");
+    return {.functions = std::move(text), .config = config.text()};
+  }
+};
+
 /// The launch that checks the indices of f and of the mask; none if they read nothing, or without the debug mode.
-std::optional<Launch> check_indices(const Call& call);
+inline std::optional<Launch> check_indices(const Call& call) {
+  const activation::Function* const mask = call.expressions.mask;
+  const bool has_reads = call.facts().reads > 0 || (mask != nullptr && mask->facts().reads > 0);
+  if (!has_reads || !checks_indices()) return std::nullopt;
+  const CheckIndices kernel{call.problem.tensor_types, call.problem.mask_types, call.problem.has_pages()};
+  return Launch::of(kernel, 1, [](const BoundCall& bound) { return bound.common; });
+}
 
 }  // namespace gdpa::gpu
