@@ -15,15 +15,13 @@
 
 #include "common/packed_layout.cuh"
 #include "common/work.cuh"
-#include "gpu/backend.h"
-#include "gpu/kernel.h"
-#include "gpu/target.h"
-#include "gpu/families/family.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
-#include "gpu/plan.h"
+#include "gpu/backend.h"
+#include "gpu/target.h"
+#include "gpu_calls.h"
 
-namespace gdpa {
+namespace gdpa::gpu {
 namespace {
 
 /// The lengths of the sequences of a batch.
@@ -152,35 +150,34 @@ Params params_of(const Problem& problem, const ReadingFunction& function) {
   return params;
 }
 
-std::vector<plan::KernelSpec> kernels_of(const Problem& problem, const ReadingFunction& function,
-                                         const gpu::Gpu& gpu) {
-  const std::vector<std::string> tensors(function.sizes(problem).empty() ? 0 : 1, "t");
-  const Activation activation(function.text, {}, tensors);
-  std::vector<plan::KernelSpec> kernels;
-  for (const gpu::GpuStep& step :
-       gpu::steps_ahead(problem, params_of(problem, function), activation.function(), gpu, Lengths::these)) {
+Activation activation_of(const Problem& problem, const ReadingFunction& function) {
+  return Activation(function.text, {}, std::vector<std::string>(function.sizes(problem).empty() ? 0 : 1, "t"));
+}
+
+std::vector<Kernel> kernels_of(const Problem& problem, const ReadingFunction& function, const Gpu& gpu) {
+  const Activation activation = activation_of(problem, function);
+  std::vector<Kernel> kernels;
+  for (const auto& [kernel, ctas] :
+       kernels_ahead(problem, params_of(problem, function), activation.function(), gpu, Lengths::these)) {
     // The order of the tiles of keys in the table, which a deterministic call adds up in one order.
-    if (step.kernel.kind != plan::KernelKind::key_schedule) kernels.push_back(step.kernel);
+    if (kernel.as<KeySchedule>() == nullptr) kernels.push_back(kernel);
   }
   return kernels;
 }
 
-std::string names_of(const std::vector<plan::KernelSpec>& kernels) {
-  std::string names;
-  for (const plan::KernelSpec& kernel : kernels) names += gpu::describe(kernel) + "\n";
-  return names;
+std::string descriptions_of(const std::vector<Kernel>& kernels) {
+  std::string descriptions;
+  for (const Kernel& kernel : kernels) descriptions += kernel.description() + "\n";
+  return descriptions;
 }
 
 /// The numbers by which the schedule kernel of a Hopper backward chooses the destinations of dQ of a sequence.
-std::pair<int, int> destinations_of(const Problem& problem, const gpu::Gpu& gpu) {
-  const gpu::GpuPlan plan = families::gpu_plan({.problem = problem,
-                                                 .gpu = gpu,
-                                                 .function = plan::FunctionRegisters::few,
-                                                 .aligned = true,
-                                                 .products = plan::Float32Products::three,
-                                                 .tensor_maps = plan::TensorMaps::available});
-  const auto* const part = std::get_if<plan::HopperPlan>(&plan.of_family);
-  return part == nullptr ? std::pair{0, 0} : std::pair{part->whole_keys, part->direct_keys};
+std::pair<int, int> destinations_of(const Problem& problem, const ReadingFunction& function, const Gpu& gpu) {
+  const TestCall call{problem, activation_of(problem, function), params_of(problem, function), gpu};
+  const GpuPlan plan = call.plan();
+  if (count_of<KeySchedule>(plan) == 0) return {};
+  const auto arguments = arguments_of<KeySchedule>(plan, problem);
+  return {arguments.whole_keys, arguments.direct_keys};
 }
 
 TEST(BatchInvariantPlan, KernelsDoNotDependOnTheOtherSequences) {
@@ -195,20 +192,19 @@ TEST(BatchInvariantPlan, KernelsDoNotDependOnTheOtherSequences) {
   for (int round = 0; round < 600; ++round) {
     const Problem kind = draw.kind();
     const ReadingFunction& function = functions[draw.below(std::size(functions))];
-    const gpu::Gpu gpu =
-        gpu::target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
+    const Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
     const std::vector<Batch> batches = draw.batches_with(draw.length(), draw.length());
     try {
       const Problem alone = problem_of(kind, batches.front());
-      const std::vector<plan::KernelSpec> expected = kernels_of(alone, function, gpu);
+      const std::vector<Kernel> expected = kernels_of(alone, function, gpu);
       for (const Batch& batch : batches) {
         const Problem problem = problem_of(kind, batch);
-        const std::vector<plan::KernelSpec> kernels = kernels_of(problem, function, gpu);
+        const std::vector<Kernel> kernels = kernels_of(problem, function, gpu);
         EXPECT_TRUE(kernels == expected) << "f " << function.text << ", batch " << problem.batch << ", rows "
                                          << problem.rows_q << " and " << problem.rows_k << "\n"
-                                         << names_of(kernels) << "alone\n"
-                                         << names_of(expected);
-        EXPECT_EQ(destinations_of(problem, gpu), destinations_of(alone, gpu));
+                                         << descriptions_of(kernels) << "alone\n"
+                                         << descriptions_of(expected);
+        EXPECT_EQ(destinations_of(problem, function, gpu), destinations_of(alone, function, gpu));
         ++compared;
       }
     } catch (const Error& error) {
@@ -265,4 +261,4 @@ TEST(BatchInvariantPlan, TilesBeginWithTheSequence) {
 }
 
 }  // namespace
-}  // namespace gdpa
+}  // namespace gdpa::gpu

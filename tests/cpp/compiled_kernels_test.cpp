@@ -2,10 +2,16 @@
 // and the constants of a cubin. The test needs no GPU.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
+#include <vector>
 
-#include "gpu/loaded_kernels.h"
 #include "gdpa/gdpa.h"
+#include "gpu/kernels/check_indices.h"
+#include "gpu/kernels/check_offsets.h"
+#include "gpu/kernels/clear_gaps.h"
+#include "gpu/kernels/locate_sequences.h"
+#include "gpu/loaded_kernels.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
 #include "with_compiler.h"
@@ -25,24 +31,30 @@ TEST_F(CompiledKernels, APlanHasTheRegistersAndTheSharedMemoryOfItsKernel) {
   EXPECT_EQ(plan.kernels[0].threads % 32, 0);
 }
 
+/// Compiles the kernel of a launch.
+CompiledKernel compiled(const gpu::Launch& launch, const gpu::Expressions& expressions, const char* architecture) {
+  return gpu::compile_kernels({launch.kernel()}, expressions, architecture).at(0);
+}
+
 TEST_F(CompiledKernels, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
-  plan::KernelSpec spec;
-  spec.kind = plan::KernelKind::check_offsets;
   const Activation any("s");
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    const auto made = gpu::compile_kernels({{spec, 2}}, any.function(), architecture);
-    EXPECT_EQ(made.at(0).kernel.threads, 256);
-    EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
+    const CompiledKernel made = compiled(gpu::check_offsets({}), any.function(), architecture);
+    EXPECT_EQ(made.kernel.threads, 256);
+    EXPECT_NE(made.image.find("offsets must not fall"), std::string::npos);
   }
 }
 
 TEST_F(CompiledKernels, TheKernelsForGapsCompileForEveryArchitecture) {
   const Activation any("s");
-  for (const plan::KernelKind kind : {plan::KernelKind::locate_sequences, plan::KernelKind::clear_gaps}) {
-    plan::KernelSpec spec;
-    spec.kind = kind;
+  Problem problem;
+  problem.has_query_gaps = true;
+  std::vector<gpu::Launch> launches = {gpu::locate_sequences({})};
+  gpu::clear_gaps(problem, launches);
+  ASSERT_EQ(launches.size(), 2U);
+  for (const gpu::Launch& launch : launches) {
     for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-      EXPECT_EQ(gpu::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
+      EXPECT_EQ(compiled(launch, any.function(), architecture).kernel.threads, 256);
     }
   }
 }
@@ -52,17 +64,20 @@ TEST_F(CompiledKernels, TheKernelThatChecksIndicesCompilesForEveryArchitecture) 
       "silu(s + w[head, clamp(floor(log2(1 + abs(t[q_idx] - t[kv_idx]))), 0, 9)] + of[kind[batch], q_idx - kv_idx])",
       {}, {"w", "t", "of", "kind"});
   const MaskExpression mask("(t[q_idx] >= t[kv_idx]) & (q_idx - kv_idx <= width[head])", {}, {"t", "width"});
-  plan::KernelSpec spec;
-  spec.kind = plan::KernelKind::check_indices;
-  spec.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)
+  const Params params;
+  ::setenv("GDPA_CHECK_INDICES", "1", 1);
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    for (const bool has_pages : {false, true}) {
-      spec.has_pages = has_pages;
-      const gpu::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
-      const auto made = gpu::compile_kernels({{spec, 1}}, expressions, architecture);
-      EXPECT_NE(made.at(0).image.find("expected 0 to %lld"), std::string::npos);
+    for (const int64_t page_rows : {0, 64}) {
+      Problem problem;
+      problem.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)
+      problem.page_rows = page_rows;
+      const gpu::Expressions expressions(function.function(), page_rows > 0 ? nullptr : &mask.function());
+      const auto launch = gpu::check_indices({problem, params, expressions, {}});
+      ASSERT_TRUE(launch.has_value());
+      EXPECT_NE(compiled(*launch, expressions, architecture).image.find("expected 0 to %lld"), std::string::npos);
     }
   }
+  ::unsetenv("GDPA_CHECK_INDICES");
 }
 
 TEST(Cubin, SaysRegistersLocalMemorySharedMemoryAndConstants) {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -28,44 +29,74 @@
 #include <vector>
 
 #include "compilers.h"
-#include "gpu/kernel.h"
-#include "gpu/target.h"
 #include "disassemble.h"
-#include "gpu/families/family.h"
-#include "families/planning.h"
-#include "families/portable/portable_tiles.h"
 #include "gdpa/activation.h"
+#include "gpu/target.h"
+#include "gpu_calls.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
-#include "gpu/plan.h"
 
 namespace gdpa::gpu {
 namespace {
 
-using gpu::GpuElement;
-using plan::KernelKind;
-using plan::KernelSpec;
-
 // --- compiled kernels ------------------------------------------------------------------------------------------------
 
+/// What this test asks of a kernel, whichever it is. The reduce kernel has no tile, and evaluates no function.
+struct Properties {
+  bool is_reduce = false;
+  PortableKernel tile = {};
+  TileNeeds needs = {};
+  Accuracy accuracy = Accuracy::fast;
+  bool reduce_grad_query = false;
+  bool keys_shared = false;
+  bool queries_shared = false;
+  bool has_batch_map = false;
+  bool owns_rows = false;
+};
+
+Properties properties_of(const Kernel& kernel) {
+  Properties properties;
+  visit_portable(kernel, [&]<class Spec>(const Spec& spec) {
+    properties.tile = spec;
+    properties.needs = spec.needs();
+    properties.accuracy = spec.accuracy;
+    if constexpr (std::same_as<Spec, PortableBackwardQuery>) properties.queries_shared = spec.queries_shared;
+    if constexpr (std::same_as<Spec, PortableBackward>) {
+      properties.reduce_grad_query = spec.reduce_grad_query;
+      properties.keys_shared = spec.keys_shared;
+      properties.has_batch_map = spec.has_batch_map;
+      properties.owns_rows = spec.owns_rows;
+    }
+  });
+  if (const Reduce* const reduce = kernel.as<Reduce>()) {
+    properties.is_reduce = true;
+    properties.tile.element = reduce->element;
+    properties.tile.aligned = reduce->aligned;
+  }
+  return properties;
+}
+
 struct Instance {
-  KernelSpec kernel;
+  Kernel kernel;
   std::string function;
   std::string architecture;
   std::size_t compiler = 0;
+  Properties of = properties_of(kernel);
+
+  std::string_view name() const { return kernel.names().name; }
 };
 
 std::string name_of(const Instance& instance) {
-  const KernelSpec& kernel = instance.kernel;
-  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {}, {}, NVRTC {}", describe(kernel), kernel.warps,
-                     kernel.portable().column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
-                     kernel.portable().reduce_grad_query ? ", reduce_grad_query" : "",
-                     kernel.keys_shared     ? ", keys_shared"
-                     : kernel.has_batch_map ? ", batch map"
-                     : kernel.owns_rows     ? ", rows"
-                                            : "",
-                     kernel.portable().queries_shared ? ", queries_shared" : "", instance.function,
-                     instance.architecture, compilers()[instance.compiler].version());
+  const Properties& of = instance.of;
+  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {}, {}, NVRTC {}", instance.kernel.description(),
+                     of.tile.warps, of.tile.column_warps, of.tile.ctas, of.tile.aligned ? ", aligned" : "",
+                     of.reduce_grad_query ? ", reduce_grad_query" : "",
+                     of.keys_shared     ? ", keys_shared"
+                     : of.has_batch_map ? ", batch map"
+                     : of.owns_rows     ? ", rows"
+                                        : "",
+                     of.queries_shared ? ", queries_shared" : "", instance.function, instance.architecture,
+                     compilers()[instance.compiler].version());
 }
 
 /// Problems with plans that contain all kinds of kernels.
@@ -117,35 +148,19 @@ std::vector<Problem> layout_problems() {
   return result;
 }
 
-/// Those of them whose kernels add the query, or dO.
-std::vector<Problem> problems_with_query() {
-  std::vector<Problem> result;
-  for (Problem problem : problems()) {
-    const bool has_query_kernel = problem.direction == Direction::forward || problem.deterministic;
-    if (!has_query_kernel || problem.head_dim != problem.head_dim_v || problem.key_form == Form::shared ||
-        problem.query_form == Form::shared) {
-      continue;
-    }
-    problem.add_query = true;
-    result.push_back(problem);
+/// The attention kernels and the reduce kernels of a call.
+std::vector<Kernel> kernels_of(const Problem& problem, const Gpu& gpu, const std::string& function, Accuracy accuracy,
+                               bool aligned) {
+  TestCall call{problem, Activation(function), {}, gpu, aligned, false};
+  call.problem.accuracy = accuracy;
+  call.params.scale = 0.125;
+  std::vector<Kernel> result;
+  const GpuPlan plan = call.plan();
+  for (const Launch* const launch : kernels_of(plan)) {
+    const auto add = [&](const auto&) { result.push_back(launch->kernel()); };
+    visit_portable(launch->kernel(), add);
+    visit_as<Reduce>(launch->kernel(), add);
   }
-  return result;
-}
-
-std::vector<KernelSpec> kernels_of(const Problem& problem, const gpu::Gpu& gpu, const std::string& function,
-                                   Accuracy accuracy, bool aligned) {
-  const Activation activation(function);
-  const auto registers = plan::registers_of(activation.function().value_and_derivative(), accuracy);
-  const auto products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three;
-  std::vector<KernelSpec> result;
-  gpu::GpuPlan plan = families::gpu_plan({problem, gpu, registers, aligned, products});
-  plan::take_scale_out(plan, activation.function().value(), 0.125);
-  plan.steps.insert(plan.steps.end(), plan.overlap_steps.begin(), plan.overlap_steps.end());
-  for (gpu::GpuStep& step : plan.steps) {
-    step.kernel.accuracy = accuracy;
-    result.push_back(step.kernel);
-  }
-  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000, problem.add_query).kernel);
   return result;
 }
 
@@ -167,37 +182,22 @@ class Coverage {
   std::size_t functions() const { return functions_.size(); }
 
  private:
-  using Tile = std::tuple<std::string, std::size_t, KernelKind, bool, int, int, int, int, int>;
+  using Tile = std::tuple<std::string, std::size_t, std::string_view, bool, int, int, int, int, int>;
   static Tile tile_of(const Instance& instance) {
-    const KernelSpec& kernel = instance.kernel;
-    const bool is_16_bit = kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
-    return {instance.architecture,
-            instance.compiler,
-            kernel.kind,
-            is_16_bit,
-            kernel.tile_queries,
-            kernel.tile_keys,
-            kernel.portable().column_warps,
-            kernel.stages,
-            kernel.ctas};
+    const PortableKernel& tile = instance.of.tile;
+    return {instance.architecture, instance.compiler, instance.name(), is_16_bit(tile), tile.tile_queries,
+            tile.tile_keys,        tile.column_warps, tile.stages,     tile.ctas};
   }
-  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool, bool, bool, bool>;
+  using Variant = std::tuple<std::string_view, GpuElement, bool, bool, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {
-    const KernelSpec& kernel = instance.kernel;
-    return {kernel.kind,
-            kernel.element,
-            kernel.aligned,
-            kernel.adds_query,
-            kernel.portable().reduce_grad_query,
-            kernel.keys_shared,
-            kernel.portable().queries_shared,
-            kernel.has_batch_map,
-            kernel.owns_rows};
+    const Properties& of = instance.of;
+    return {instance.name(), of.tile.element,   of.tile.aligned,  of.reduce_grad_query,
+            of.keys_shared,  of.queries_shared, of.has_batch_map, of.owns_rows};
   }
-  using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
+  using Function = std::tuple<std::string_view, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
-    if (instance.kernel.kind == KernelKind::reduce) return {};
-    return {instance.kernel.kind, instance.kernel.element, instance.function, instance.kernel.accuracy};
+    if (instance.of.is_reduce) return {};
+    return {instance.name(), instance.of.tile.element, instance.function, instance.of.accuracy};
   }
 
   std::set<Tile> tiles_;
@@ -211,7 +211,7 @@ void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
   std::size_t rotation = 0;
   for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
-    const gpu::Gpu gpu = target_of(std::string(architecture)).gpu;
+    const Gpu gpu = target_of(std::string(architecture)).gpu;
     for (const Problem& problem : problems) {
       for (const bool aligned : {true, false}) {
         ++rotation;
@@ -220,7 +220,7 @@ void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
           const Accuracy accuracy =
               (i + rotation) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
           const std::string function(names[(i / 2 + rotation) % names.size()].name);
-          for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
+          for (const Kernel& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
             for (std::size_t c = 0; c < compilers().size(); ++c) {
               visit(Instance{kernel, function, architecture, (c + i / 2 + rotation / 2) % compilers().size()});
             }
@@ -234,7 +234,6 @@ void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
 template <class Visit>
 void visit_instances(Visit visit) {
   visit_instances_of(problems(), visit);
-  visit_instances_of(problems_with_query(), visit);
   visit_instances_of(layout_problems(), visit);
 }
 
@@ -285,7 +284,7 @@ std::string product_of(GpuElement element) {
 }
 
 /// Returns a line for each fault in the instructions of a kernel.
-std::string faults_of(const KernelSpec& kernel, const std::string& code) {
+std::string faults_of(const Properties& of, const std::string& code) {
   std::set<std::string> operations;
   static const std::regex pattern(R"(\b([A-Z][A-Z0-9]+(?:\.[A-Z0-9_]+)*)\b)");
   for (auto at = std::sregex_iterator(code.begin(), code.end(), pattern); at != std::sregex_iterator(); ++at) {
@@ -301,23 +300,23 @@ std::string faults_of(const KernelSpec& kernel, const std::string& code) {
   };
   expect(false, "LDL");
   expect(false, "STL");
-  if (kernel.kind == KernelKind::reduce) return faults;
+  if (of.is_reduce) return faults;
   for (const std::string& operation : operations) {
-    if (operation.starts_with("HMMA.") && operation != product_of(kernel.element)) {
+    if (operation.starts_with("HMMA.") && operation != product_of(of.tile.element)) {
       faults += fmt::format("  unexpected {}\n", operation);
     }
   }
-  expect(true, product_of(kernel.element));
+  expect(true, product_of(of.tile.element));
   expect(true, "LDSM");
-  expect(kernel.aligned, "LDGSTS");
+  expect(of.tile.aligned, "LDGSTS");
   return faults;
 }
 
 /// Compiles one instance. Returns a line for each fault.
 std::string faults_of(const Instance& instance, bool reads_code) {
   const Activation activation(instance.function);
-  const KernelSpec& kernel = instance.kernel;
-  const std::string source = kernel_source(kernel, activation.function());
+  const Properties& of = instance.of;
+  const std::string source = instance.kernel.source(activation.function());
   const jit::Compiled compiled =
       compile(compilers()[instance.compiler], {source, activation.text()}, instance.architecture);
   std::string faults;
@@ -328,22 +327,21 @@ std::string faults_of(const Instance& instance, bool reads_code) {
   const auto expect = [&](const char* what, int64_t expected, int64_t got) {
     if (got != expected) faults += fmt::format("  {}: the planner counts {}, the kernel {}\n", what, expected, got);
   };
-  expect("shared memory", families::shared_bytes(kernel), cubin.constant(SourceNames::shared_bytes).value_or(-1));
-  if (kernel.kind != KernelKind::reduce) {
-    expect("threads", kernel.warps * kernel.portable().column_warps * 32,
-           cubin.constant(SourceNames::threads).value_or(-1));
+  expect("shared memory", of.needs.shared_bytes, cubin.constant(SourceNames::shared_bytes).value_or(-1));
+  if (!of.is_reduce) {
+    expect("threads", of.tile.warps * of.tile.column_warps * 32, cubin.constant(SourceNames::threads).value_or(-1));
   }
   // From sm_90 on, the section of static shared memory begins with memory of the system.
   constexpr int of_system = 1024;
   const int own = cubin.static_shared_bytes() % of_system;
-  if (own > families::static_shared_bytes) {
+  if (own > portable_static_shared_bytes) {
     faults +=
-        fmt::format("  static shared memory: expected at most {} bytes, got {}\n", families::static_shared_bytes, own);
+        fmt::format("  static shared memory: expected at most {} bytes, got {}\n", portable_static_shared_bytes, own);
   }
   // The warnings of ptxas about serialised tensor-core instructions and about missing registers.
   static const std::regex warning(R"(C75(0[89]|1[0-9]))");
   if (std::regex_search(compiled.log, warning)) faults += compiled.log;
-  if (reads_code) faults += faults_of(kernel, disassemble(compiled.cubin));
+  if (reads_code) faults += faults_of(of, disassemble(compiled.cubin));
   return faults;
 }
 
@@ -368,11 +366,11 @@ TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
   compilers();
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::set<std::tuple<KernelKind, GpuElement, bool, std::string, std::size_t>> read;
+  std::set<std::tuple<std::string_view, GpuElement, bool, std::string, std::size_t>> read;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) {
       const Instance& instance = all[i];
-      const KernelSpec& kernel = instance.kernel;
+      const PortableKernel& tile = instance.of.tile;
       bool reads_code = can_read_code;
       {
         const std::lock_guard lock(mutex);
@@ -380,7 +378,7 @@ TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
         std::fflush(stdout);
         // Disassembling takes half as long as compiling, and kernels of one kind are alike.
         reads_code &=
-            read.emplace(kernel.kind, kernel.element, kernel.aligned, instance.architecture, instance.compiler).second;
+            read.emplace(instance.name(), tile.element, tile.aligned, instance.architecture, instance.compiler).second;
       }
       std::string faults;
       try {
@@ -407,17 +405,17 @@ TEST(GpuKernels, KernelsThatScaleRowsHaveNoSpills) {
     problem.head_dim = problem.head_dim_v = 256;
     problem.rows_q = problem.rows_k = 1000;
     problem.out_scale = OutScale::Kind::per_row;
-    const KernelSpec kernel =
+    const Kernel kernel =
         kernels_of(problem, target_of(std::string(architecture)).gpu, "silu", Accuracy::exact, true).front();
-    ASSERT_TRUE(kernel.has_row_scale);
     const Instance instance{kernel, "silu", architecture, 0};
+    ASSERT_TRUE(instance.of.tile.has_row_scale);
     EXPECT_EQ(faults_of(instance, false), "") << name_of(instance);
   }
 }
 
 TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
   if (disassembler().empty()) GTEST_SKIP() << "no disassembler";
-  const gpu::Gpu gpu = target_of(std::string("sm_80")).gpu;
+  const Gpu gpu = target_of(std::string("sm_80")).gpu;
   const auto products = [&](const WantedGradients& wanted) {
     Problem problem;
     problem.direction = Direction::backward;
@@ -427,12 +425,13 @@ TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
     problem.head_dim = problem.head_dim_v = 128;
     problem.rows_q = problem.rows_k = 1000;
     problem.wanted = wanted;
-    const KernelSpec kernel = kernels_of(problem, gpu, "gelu", Accuracy::fast, true).front();
+    const Kernel kernel = kernels_of(problem, gpu, "gelu", Accuracy::fast, true).front();
+    const Properties of = properties_of(kernel);
     const Activation activation("gelu");
     const jit::Compiled compiled =
-        compile(compilers().front(), {kernel_source(kernel, activation.function()), activation.text()}, "sm_80");
-    const std::string code = disassemble(compiled.cubin), product = product_of(kernel.element);
-    EXPECT_EQ(faults_of(kernel, code), "") << describe(kernel);
+        compile(compilers().front(), {kernel.source(activation.function()), activation.text()}, "sm_80");
+    const std::string code = disassemble(compiled.cubin), product = product_of(of.tile.element);
+    EXPECT_EQ(faults_of(of, code), "") << kernel.description();
     int count = 0;
     for (std::size_t at = code.find(product); at != std::string::npos; at = code.find(product, at + 1)) ++count;
     return count;

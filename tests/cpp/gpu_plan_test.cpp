@@ -1,11 +1,15 @@
-// The GPU plan: which kernels a problem gets, how many CTAs, and where the sums lie. No GPU is needed.
+// The GPU plan: which kernels a call gets, how many CTAs, and where the sums lie. No GPU is needed.
 #include "gpu/plan.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <concepts>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +23,8 @@
 
 namespace gdpa::gpu {
 namespace {
+
+using Names = std::vector<std::string>;
 
 Problem problem_of(Direction direction, DType dtype = DType::bfloat16, int64_t head_dim = 128) {
   Problem problem;
@@ -40,22 +46,23 @@ GpuPlan plan_of(const Problem& problem, const char* function = plain) {
 
 TEST(GpuPlan, ForwardIsOneKernelWithoutMemory) {
   const GpuPlan plan = plan_of(problem_of(Direction::forward));
-  ASSERT_EQ(kernels_of(plan).size(), 1U);
-  EXPECT_EQ(plan.steps[0].kernel.kind, "forward");
+  EXPECT_EQ(names_of(plan), Names{"forward"});
   EXPECT_EQ(plan.workspace.bytes(), 0);
   EXPECT_TRUE(plan.deterministic);
 }
 
 TEST(GpuPlan, JaggedWorkIsBoundedByTheRowsAndTheBatch) {
   const GpuPlan plan = plan_of(problem_of(Direction::forward));
-  EXPECT_EQ(plan.steps[0].work, 4 * (1000 / plan.steps[0].kernel.tile_queries + 10 + 2));
+  EXPECT_EQ(launch_of<PortableForward>(plan).ctas(), 4 * (1000 / plan.tile_queries + 10 + 2));
 }
 
 TEST(GpuPlan, BackwardNeedsOneFp32SumOfDQ) {
-  const GpuPlan plan = plan_of(problem_of(Direction::backward));
-  EXPECT_EQ(plan.workspace.grad_query, 0);
+  const Problem problem = problem_of(Direction::backward);
+  const GpuPlan plan = plan_of(problem);
+  EXPECT_EQ(names_of(plan), (Names{"backward", "reduce"}));
+  EXPECT_EQ(plan.grad_query.offset, 0);
   EXPECT_EQ(plan.workspace.bytes(), 1000 * 4 * 128 * 4);
-  EXPECT_EQ(plan.workspace.zeroed_bytes, plan.workspace.bytes());
+  EXPECT_EQ(end_of_cleared(plan, problem), plan.workspace.bytes());
   EXPECT_FALSE(plan.deterministic);
 }
 
@@ -63,9 +70,8 @@ TEST(GpuPlan, DeterministicModeNeedsNoSumsAndAddsAKernel) {
   Problem problem = problem_of(Direction::backward);
   problem.deterministic = true;
   const GpuPlan plan = plan_of(problem);
-  ASSERT_EQ(kernels_of(plan).size(), 2U);
-  EXPECT_FALSE(plan.steps[0].kernel.portable().reduce_grad_query);
-  EXPECT_EQ(plan.steps[1].kernel.kind, "backward_query");
+  EXPECT_EQ(names_of(plan), (Names{"backward", "backward_query"}));
+  EXPECT_FALSE(kernel_of<PortableBackward>(plan).reduce_grad_query);
   EXPECT_EQ(plan.workspace.bytes(), 0);
   EXPECT_TRUE(plan.deterministic);
 }
@@ -76,7 +82,7 @@ TEST(GpuPlan, SharedKeysAreSummedInSlabsThatFillTheDevice) {
   problem.rows_k = 64;
   const GpuPlan plan = plan_of(problem);
   EXPECT_EQ(plan.splits, 10);  // the number of entries: 2 heads of 1 tile would leave most of the device idle
-  EXPECT_GE(plan.grad_key.offset, plan.workspace.zeroed_bytes);
+  EXPECT_GE(plan.grad_key.offset, end_of_cleared(plan, problem));
   EXPECT_EQ(plan.workspace.bytes() - plan.grad_key.offset, 2 * 10 * 64 * 2 * 128 * 4);
 }
 
@@ -85,9 +91,9 @@ TEST(GpuPlan, ASharedQueryIsSummedInSlabsWithoutAdditionsThatWaitForEachOther) {
   problem.query_form = Form::shared;
   problem.rows_q = 4;
   const GpuPlan plan = plan_of(problem);
-  ASSERT_EQ(kernels_of(plan).size(), 2U);
-  EXPECT_TRUE(plan.steps[1].kernel.portable().queries_shared);
-  EXPECT_EQ(plan.workspace.zeroed_bytes, 0);
+  EXPECT_EQ(names_of(plan), (Names{"backward", "backward_query", "reduce"}));
+  EXPECT_TRUE(kernel_of<PortableBackwardQuery>(plan).queries_shared);
+  EXPECT_EQ(end_of_cleared(plan, problem), 0);
   EXPECT_TRUE(plan.deterministic);
 }
 
@@ -96,11 +102,14 @@ std::vector<Gpu> gpus() {
   return {{108, 80, 163 * 1024}, {84, 86, 99 * 1024}, {132, 90, 227 * 1024}, {148, 100, 227 * 1024}};
 }
 
-/// Calls visit(gpu, kernel) for the kernels of every plan: each type, pair of head dims, direction and mode.
+/// Calls visit(gpu, kernel) for the portable attention kernels of every plan: each type, pair of head dims, direction
+/// and mode.
 template <class Visit>
 void visit_kernels(Visit visit) {
-  for (const Gpu& gpu : gpus()) {
-    for (const FunctionRegisters function : {FunctionRegisters::few, FunctionRegisters::many}) {
+  for (const char* const function : {plain, with_long_steps}) {
+    const Activation activation(function);
+    const Expressions expressions(activation.function());
+    for (const Gpu& gpu : gpus()) {
       for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
         for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
           for (int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
@@ -111,8 +120,11 @@ void visit_kernels(Visit visit) {
                 problem.deterministic = deterministic;
                 for (const Form key_form : {Form::jagged, Form::shared}) {
                   problem.key_form = key_form;
-                  const GpuPlan plan = gpu_plan({problem, gpu, function, true, Float32Products::three});
-                  for (const GpuStep& step : plan.steps) visit(gpu, step.kernel);
+                  const Params params;
+                  const GpuPlan plan = plan_call({problem, params, expressions, gpu, true, false});
+                  for (const Launch* const launch : kernels_of(plan)) {
+                    visit_portable(launch->kernel(), [&](const auto& kernel) { visit(gpu, kernel); });
+                  }
                 }
               }
             }
@@ -130,14 +142,14 @@ TEST(GpuPlan, EveryProblemHasDeterministicKernels) {
       for (const Form query_form : forms) {
         for (const Form key_form : forms) {
           for (const Mask& mask : {Mask::all(), Mask::causal()}) {
-            for (const TensorMaps maps : {TensorMaps::available, TensorMaps::unavailable}) {
+            for (const bool has_tensor_maps : {true, false}) {
               Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
               problem.query_form = query_form;
               problem.key_form = key_form;
               problem.mask = mask;
               problem.deterministic = true;
-              EXPECT_TRUE(
-                  gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three, maps}).deterministic);
+              const TestCall call{.problem = problem, .gpu = gpu, .has_tensor_maps = has_tensor_maps};
+              EXPECT_TRUE(call.plan().deterministic);
             }
           }
         }
@@ -147,57 +159,65 @@ TEST(GpuPlan, EveryProblemHasDeterministicKernels) {
 }
 
 TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
-  visit_kernels([](const Gpu&, const KernelSpec& kernel) {
-    const bool owns_keys = kernel.kind == "backward";
+  visit_kernels([]<class Spec>(const Gpu&, const Spec& kernel) {
+    const bool owns_keys = std::same_as<Spec, PortableBackward>;
     ASSERT_EQ((owns_keys ? kernel.tile_keys : kernel.tile_queries) % (16 * kernel.warps), 0);
     ASSERT_EQ((owns_keys ? kernel.tile_queries : kernel.tile_keys) % 16, 0);
   });
 }
 
+/// The registers of a thread for accumulators alone.
+template <class Spec>
+int accumulator_registers(Spec kernel) {
+  if constexpr (std::same_as<Spec, PortableBackward>) kernel.keys_shared = false;  // out_scale of each entry
+  return kernel.needs().registers;
+}
+
 TEST(GpuPlan, EveryTileFitsTheSharedMemoryOfItsGpuAndTheRegistersOfAThread) {
-  visit_kernels([](const Gpu& gpu, const KernelSpec& kernel) {
+  visit_kernels([](const Gpu& gpu, const auto& kernel) {
     constexpr int64_t reserved = 1024;
-    const int64_t bytes = families::shared_bytes(kernel) + families::static_shared_bytes;
+    const int64_t bytes = kernel.needs().shared_bytes + portable_static_shared_bytes;
     ASSERT_LE(bytes, gpu.shared_bytes);
     ASSERT_LE(kernel.ctas * (bytes + reserved), gpu.shared_bytes + reserved);
-    ASSERT_LE(families::accumulator_registers(kernel), 192);
-    ASSERT_LE(kernel.ctas * kernel.warps * kernel.portable().column_warps, 8);  // 255 registers for each thread
+    ASSERT_LE(accumulator_registers(kernel), 192);
+    ASSERT_LE(kernel.ctas * kernel.warps * kernel.column_warps, 8);  // 255 registers for each thread
   });
 }
 
 TEST(GpuPlan, TheMeasuredTilesOfHopperStay) {
   for (const int64_t head_dim : {64, 128}) {
     Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
-    const KernelSpec forward = plan_of(problem).steps[0].kernel;
+    const auto forward = kernel_of<PortableForward>(plan_of(problem));
     EXPECT_EQ(forward.tile_queries, 128);
     EXPECT_EQ(forward.tile_keys, head_dim == 64 ? 64 : 32);
     EXPECT_EQ(forward.warps, 4);
     EXPECT_EQ(forward.ctas, 2);
     problem.direction = Direction::backward;
-    const KernelSpec backward = plan_of(problem).steps[0].kernel;
+    const auto backward = kernel_of<PortableBackward>(plan_of(problem));
     EXPECT_EQ(backward.tile_queries, 64);
     EXPECT_EQ(backward.tile_keys, 128);
-    EXPECT_EQ(backward.warps * backward.portable().column_warps, 8);
-    EXPECT_EQ(backward.portable().column_warps, head_dim == 64 ? 1 : 2);
+    EXPECT_EQ(backward.warps * backward.column_warps, 8);
+    EXPECT_EQ(backward.column_warps, head_dim == 64 ? 1 : 2);
   }
 }
 
 TEST(GpuPlan, AFunctionThatTakesManyRegistersGetsANarrowerTile) {
   const Problem problem = problem_of(Direction::backward);
-  const auto tile_queries = [&](FunctionRegisters function) {
-    return gpu_plan({problem, Gpu{}, function, true, Float32Products::three}).steps[0].kernel.tile_queries;
-  };
-  EXPECT_LT(tile_queries(FunctionRegisters::many), tile_queries(FunctionRegisters::few));
+  EXPECT_LT(plan_of(problem, with_long_steps).tile_queries, plan_of(problem, plain).tile_queries);
 }
 
-TEST(GpuPlan, ErfTakesManyRegistersAtFullPrecisionOnly) {
-  const auto registers = [](const char* text, Accuracy accuracy) {
-    return registers_of(Activation(text).function().value_and_derivative(), accuracy);
+TEST(GpuPlan, AFunctionNeedsManyRegistersForLongStepsOfTheAccuracyOfTheCallAndForReads) {
+  const auto needs_many = [](const Activation& activation, Accuracy accuracy) {
+    Problem problem = problem_of(Direction::backward);
+    problem.accuracy = accuracy;
+    return needs_many_registers({problem, {}, activation.function(), {}});
   };
-  EXPECT_EQ(registers("gelu", Accuracy::exact), FunctionRegisters::many);
-  EXPECT_EQ(registers("gelu", Accuracy::fast), FunctionRegisters::few);
-  EXPECT_EQ(registers("silu", Accuracy::exact), FunctionRegisters::few);
-  EXPECT_EQ(registers("abs(s)^1.7", Accuracy::fast), FunctionRegisters::many);
+  EXPECT_TRUE(needs_many(Activation("gelu"), Accuracy::exact)) << "erf";
+  EXPECT_FALSE(needs_many(Activation("gelu"), Accuracy::fast));
+  EXPECT_FALSE(needs_many(Activation("silu"), Accuracy::exact));
+  EXPECT_TRUE(needs_many(Activation("abs(s)^1.7"), Accuracy::fast));
+  EXPECT_TRUE(needs_many(Activation("silu(s + t[kv_idx])", {}, {"t"}), Accuracy::fast));
+  EXPECT_FALSE(needs_many(Activation("silu(t * s)", {}, {"t"}), Accuracy::fast)) << "one number for each head";
 }
 
 TEST(GpuPlan, AnEmptyBatchHasANumberForTheCtaOfTheFirstPass) {
@@ -206,14 +226,8 @@ TEST(GpuPlan, AnEmptyBatchHasANumberForTheCtaOfTheFirstPass) {
   problem.query_form = Form::dense;
   problem.rows_k = 100'000;
   problem.deterministic = true;  // a call of few scores has one pass otherwise
-  const GpuPlan plan = gpu_plan({.problem = problem,
-                                 .gpu = Gpu{},
-                                 .function = FunctionRegisters::few,
-                                 .aligned = true,
-                                 .products = Float32Products::three,
-                                 .tensor_maps = TensorMaps::available,
-                                 .bounds_scores = true});
-  ASSERT_EQ(kernels_of(plan).size(), 2U) << plan.reason;
+  const GpuPlan plan = TestCall{.problem = problem, .activation = Activation(with_guards)}.plan();
+  ASSERT_EQ(names_of(plan), (Names{"forward", "forward"})) << plan.reason;
   EXPECT_GE(plan.workspace.bytes(), static_cast<int64_t>(sizeof(int)));
 }
 
@@ -246,11 +260,9 @@ TEST(GpuPlan, ACallOfFewScoresIsExact) {
 }
 
 TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
-  Gpu gpu;
-  gpu.shared_bytes = 48 * 1024;
   const Problem problem = problem_of(Direction::backward, DType::float32, 256);
   try {
-    gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three});
+    TestCall{.problem = problem, .gpu = {.shared_bytes = 48 * 1024}}.plan();
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("at least 67 KB of shared memory, got 48 KB"), std::string::npos)
@@ -259,11 +271,10 @@ TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
 }
 
 TEST(GpuPlan, Float32TakesOneProductWhereAllowed) {
-  const Problem problem = problem_of(Direction::forward, DType::float32);
-  EXPECT_EQ(gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::one}).steps[0].kernel.element,
-            GpuElement::tensor_float32);
-  EXPECT_EQ(gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three}).steps[0].kernel.element,
-            GpuElement::float32);
+  Problem problem = problem_of(Direction::forward, DType::float32);
+  EXPECT_EQ(kernel_of<PortableForward>(plan_of(problem)).element, GpuElement::float32);
+  problem.allow_tf32 = true;
+  EXPECT_EQ(kernel_of<PortableForward>(plan_of(problem)).element, GpuElement::tensor_float32);
 }
 
 GpuPlan hopper_plan_of(const Problem& problem, const char* function = plain) {
@@ -274,23 +285,25 @@ TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_q = 100'000;
   const GpuPlan plan = hopper_plan_of(problem);
-  ASSERT_EQ(kernels_of(plan).size(), 1U);
-  EXPECT_EQ(main_family(plan), "hopper");
-  EXPECT_EQ(plan.steps[0].work, Gpu{}.multiprocessors);
+  ASSERT_EQ(names_of(plan).size(), 1U);
+  EXPECT_EQ(launch_of<HopperForward>(plan).ctas(), Gpu{}.multiprocessors);
   problem.rows_q = 100;
   problem.batch = 1;
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, problem.heads_q * 3);
+  EXPECT_EQ(launch_of<HopperForward>(hopper_plan_of(problem)).ctas(), problem.heads_q * 3);
+}
+
+/// Expects portable kernels where the Hopper kernels cannot compute a problem.
+void expect_portable(const GpuPlan& plan, const char* why) {
+  EXPECT_EQ(main_family(plan), "portable") << why;
+  expect_family(plan, "portable");
+  EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
 }
 
 TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   const Problem problem = problem_of(Direction::forward);
-  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
-    EXPECT_EQ(main_family(plan), "portable");
-    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
-  };
-  expect_portable(hopper_plan_of(problem, 100), "compute capability 9.0, not 10.0");
-  expect_portable(hopper_plan_of(problem, 90, false), "16 bytes");
-  expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
+  expect_portable(TestCall{.problem = problem, .gpu = {.capability = 100}}.plan(), "compute capability 9.0, not 10.0");
+  expect_portable(TestCall{.problem = problem, .aligned = false}.plan(), "16 bytes");
+  expect_portable(TestCall{.problem = problem, .has_tensor_maps = false}.plan(), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float32)), "bfloat16 and float16");
 }
 
@@ -313,17 +326,19 @@ TEST(GpuPlan, HopperLoadsKeysInPagesInTheLargestBoxesThatDividePagesAndTiles) {
                              // 12 boxes of 16 keys would need too many registers.
                              Boxes{16, 64, 128, 16}, Boxes{64, 256, 80, 16}}) {
     const GpuPlan plan = hopper_plan_of(paged_problem(boxes.page_rows, boxes.head_dim));
-    const KernelSpec& kernel = plan.steps[0].kernel;
-    ASSERT_EQ(kernel.family(), "hopper") << plan.reason;
-    EXPECT_TRUE(kernel.has_pages);
+    const auto& kernel = kernel_of<HopperForward>(plan);
     EXPECT_EQ(kernel.tile_keys, boxes.tile_keys) << boxes.page_rows << ", " << boxes.head_dim;
-    EXPECT_EQ(kernel.hopper().box_keys, boxes.box_keys) << boxes.page_rows << ", " << boxes.head_dim;
+    EXPECT_EQ(kernel.box_keys, boxes.box_keys) << boxes.page_rows << ", " << boxes.head_dim;
     EXPECT_NE(
         plan.reason.find(fmt::format("TMA loads {} keys at a time from pages of {}", boxes.box_keys, boxes.page_rows)),
         std::string::npos)
         << plan.reason;
   }
-  EXPECT_EQ(hopper_plan_of(problem_of(Direction::forward)).steps[0].kernel.hopper().box_keys, 0);
+  EXPECT_EQ(kernel_of<HopperForward>(hopper_plan_of(problem_of(Direction::forward))).box_keys, 0);
+}
+
+hopper::ForwardArguments forward_arguments(const Problem& problem, const char* function = plain) {
+  return arguments_of<HopperForward>(hopper_plan_of(problem, function), problem);
 }
 
 /// The tile order finds ranges of equal cost by cumulative lengths, which pages do not have.
@@ -331,37 +346,73 @@ TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
   Problem problem = paged_problem(64);
   problem.query_form = Form::dense;
   problem.rows_q = 64 * problem.batch;
-  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_NE(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
   problem.page_rows = 0;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
 }
 
 TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
-  const GpuPlan plan = hopper_plan_of(paged_problem(64), 90, true, TensorMaps::unavailable);
-  EXPECT_EQ(main_family(plan), "portable");
+  const GpuPlan plan = TestCall{.problem = paged_problem(64), .has_tensor_maps = false}.plan();
+  EXPECT_TRUE(kernel_of<PortableForward>(plan).has_pages);
   EXPECT_NE(plan.reason.find("two pages have to be a whole number of rows apart"), std::string::npos) << plan.reason;
 }
+
+/// The part of a plan of backward on Hopper that its kernels find in their arguments.
+HopperBackwardPlan part_of(const GpuPlan& plan, const Problem& problem) {
+  const auto arguments = arguments_of<KeySchedule>(plan, problem);
+  HopperBackwardPlan part;
+  part.slot_counter = offset_of(arguments.slots_taken);
+  part.key_tiles = offset_of(arguments.key_tiles);
+  part.slots = arguments.slots;
+  part.segments = offset_of(arguments.segments);
+  part.most_key_tiles = arguments.most_key_tiles;
+  part.dq_semaphores = offset_of(arguments.dq_semaphores);
+  part.semaphores_per_head = arguments.semaphores_per_head;
+  part.heads_per_group = arguments.heads_per_group;
+  part.grad_query = offset_of(arguments.grad_query_accumulators);
+  part.whole_keys = arguments.whole_keys;
+  part.direct_keys = arguments.direct_keys;
+  part.prepares_grad_query = arguments.prepares_grad_query;
+  return part;
+}
+HopperBackwardPlan hopper_part_of(const Problem& problem) { return part_of(hopper_plan_of(problem), problem); }
 
 TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
   Problem problem = problem_of(Direction::backward);
   const GpuPlan plan = hopper_plan_of(problem);
-  ASSERT_EQ(names_of(plan), (std::vector<std::string>{"key_schedule", "backward"}));
-  for (const GpuStep& step : plan.steps) {
-    EXPECT_EQ(step.kernel.family(), "hopper") << plan.reason;
-    EXPECT_EQ(step.kernel.tile_queries, 64);
-    EXPECT_EQ(step.kernel.tile_keys, 128);
+  ASSERT_EQ(names_of(plan), (Names{"key_schedule", "backward"}));
+  expect_family(plan, "hopper");
+  for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) {
+    EXPECT_EQ(kernel.tile_queries, 64);
+    EXPECT_EQ(kernel.tile_keys, 128);
   }
   EXPECT_FALSE(plan.deterministic);
 
   // A CTA of the schedule kernel handles 64 slots of the table, and prepares dQ of 64 tiles of queries.
   const auto ctas = [](int64_t places) { return (places + 63) / 64; };
-  EXPECT_EQ(part_of(plan, problem).slots, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
-  EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 2)));
-  EXPECT_EQ(plan.steps[1].work, part_of(plan, problem).slots);
+  const int64_t slots = part_of(plan, problem).slots;
+  EXPECT_EQ(slots, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
+  EXPECT_EQ(launch_of<KeySchedule>(plan).ctas(), ctas(4 * (1000 / 64 + 10 + 2)));
+  EXPECT_EQ(launch_of<HopperBackward>(plan).ctas(), slots);
   problem.rows_q = 100;
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(part_of(plan, problem).slots));
+  EXPECT_EQ(launch_of<KeySchedule>(hopper_plan_of(problem)).ctas(), ctas(slots));
   problem.rows_k = 100'000;
-  EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
+  EXPECT_EQ(launch_of<HopperBackward>(hopper_plan_of(problem)).ctas(), Gpu{}.multiprocessors);
+}
+
+/// All kernels of the call have the same arguments, in particular the same table and accumulators.
+TEST(GpuPlan, TheKernelsOfTheHopperBackwardShareTheirPartsOfTheWorkspace) {
+  Problem problem = problem_of(Direction::backward);
+  problem.query_form = Form::shared;
+  const GpuPlan plan = hopper_plan_of(problem);
+  const HopperBackwardPlan part = part_of(plan, problem);
+  EXPECT_GE(part.grad_query, 0);
+  for (const auto& of : {arguments_of<HopperBackward>(plan, problem), arguments_of<RoundGradQuery>(plan, problem)}) {
+    EXPECT_EQ(offset_of(of.key_tiles), part.key_tiles);
+    EXPECT_EQ(offset_of(of.slots_taken), part.slot_counter);
+    EXPECT_EQ(offset_of(of.grad_query_accumulators), part.grad_query);
+    EXPECT_TRUE(of.queries_shared);
+  }
 }
 
 TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLongAndHeadDimsSmall) {
@@ -369,16 +420,16 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
   problem.rows_q = 512 * problem.batch;
   const auto expect_tile = [](const Problem& of, int tile_queries) {
     const GpuPlan plan = hopper_plan_of(of);
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
+    for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) {
+      EXPECT_EQ(kernel.tile_queries, tile_queries) << plan.reason;
+    }
     const int64_t tiles = of.rows_q / tile_queries + of.batch + 2;
-    if (plan.steps[0].kernel.hopper().has_dq_semaphores) {
-      EXPECT_EQ(part_of(plan, problem).semaphores_per_head, tiles);
+    if (kernel_of<KeySchedule>(plan).has_dq_semaphores) {
+      EXPECT_EQ(part_of(plan, of).semaphores_per_head, tiles);
     }
   };
   expect_tile(problem, 128);
-  const GpuPlan of_long_function =
-      gpu_plan({problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available});
-  EXPECT_EQ(of_long_function.steps[1].kernel.tile_queries, 64);
+  EXPECT_EQ(kernel_of<HopperBackward>(hopper_plan_of(problem, with_long_steps)).tile_queries, 64);
   Problem deterministic = problem;
   deterministic.deterministic = true;
   expect_tile(deterministic, 128);
@@ -402,12 +453,12 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
 TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesTheQueries) {
   const auto expect_begun = [](const Problem& problem, bool begun) {
     const GpuPlan plan = hopper_plan_of(problem);
-    ASSERT_EQ(main_family(plan), "hopper") << plan.reason;
-    EXPECT_GE(plan.workspace.grad_query, 0);
-    EXPECT_EQ(plan.steps[0].kernel.hopper().has_dq_semaphores, begun);
-    EXPECT_EQ(plan.steps[1].kernel.hopper().has_dq_semaphores, begun);
-    EXPECT_EQ(names_of(plan).back() == "round_grad_query", !begun);
-    EXPECT_EQ(part_of(plan, problem).dq_semaphores >= 0, begun);
+    const HopperBackwardPlan part = part_of(plan, problem);
+    EXPECT_GE(part.grad_query, 0);
+    EXPECT_EQ(kernel_of<KeySchedule>(plan).has_dq_semaphores, begun);
+    EXPECT_EQ(kernel_of<HopperBackward>(plan).has_dq_semaphores, begun);
+    EXPECT_EQ(count_of<RoundGradQuery>(plan), begun ? 0U : 1U);
+    EXPECT_EQ(part.dq_semaphores >= 0, begun);
   };
   Problem problem = problem_of(Direction::backward);
   problem.rows_k = 100'000;
@@ -443,8 +494,8 @@ Problem dense_keys(int64_t batch, int64_t length) {
 TEST(GpuPlan, ABackwardTileHas64KeysWhereTheHostKnowsThatNoSequenceHasMore) {
   const auto expect_keys = [](const Problem& problem, int tile_keys) {
     const GpuPlan plan = hopper_plan_of(problem);
-    EXPECT_EQ(plan.steps[1].kernel.kind, "backward") << plan.reason;
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_keys, tile_keys);
+    EXPECT_EQ(count_of<HopperBackward>(plan), 1U) << plan.reason;
+    for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) EXPECT_EQ(kernel.tile_keys, tile_keys);
   };
   expect_keys(dense_keys(10, 64), 64);
   expect_keys(dense_keys(10, 65), 128);
@@ -465,7 +516,7 @@ TEST(GpuPlan, SumsOfDQFollowTheLengthOfTheMappedSequencesOfKeys) {
   problem.has_batch_map = true;
   problem.mapped_entries = 5;  // of 200 keys each, which are two tiles
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_TRUE(plan.steps[1].kernel.hopper().has_dq_semaphores) << plan.reason;
+  EXPECT_TRUE(kernel_of<HopperBackward>(plan).has_dq_semaphores) << plan.reason;
 }
 
 /// A CTA with 64 query tiles would leave multiprocessors idle if query tiles are few.
@@ -475,7 +526,7 @@ TEST(GpuPlan, AllMultiprocessorsClearAndRoundTheAccumulators) {
     Problem problem = dense_keys(batch, 64);
     problem.head_dim = problem.head_dim_v = head_dim;
     const GpuPlan plan = hopper_plan_of(problem);
-    return std::array{plan.steps.front().work, plan.steps.back().work};
+    return std::array{launch_of<KeySchedule>(plan).ctas(), launch_of<RoundGradQuery>(plan).ctas()};
   };
   const int64_t heads = dense_keys(1, 64).heads_q;
   EXPECT_EQ(ctas_with(16, 256), (std::array{16 * heads * 2 / 8, 16 * heads * 2 / 8})) << "a query tile for each warp";
@@ -494,58 +545,61 @@ TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFew
     problem.head_dim = head_dim;
     problem.head_dim_v = head_dim_v;
     const GpuPlan plan = hopper_plan_of(problem);
-    ASSERT_EQ(names_of(plan),
-              (std::vector<std::string>{"key_schedule", "wide_backward", "round_grad_query"}));
-    for (const GpuStep& step : plan.steps) {
-      EXPECT_EQ(step.kernel.tile_keys, 64);
-      EXPECT_EQ(step.kernel.stages, stages);
+    ASSERT_EQ(names_of(plan), (Names{"key_schedule", "wide_backward", "round_grad_query"}));
+    for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) {
+      EXPECT_EQ(kernel.tile_keys, 64);
+      EXPECT_EQ(kernel.stages, stages);
     }
-    EXPECT_EQ(part_of(plan, problem).slots, 2 * 70);
-    EXPECT_EQ(part_of(plan, problem).whole_keys, 0);
-    EXPECT_EQ(part_of(plan, problem).direct_keys, 0);
+    const HopperBackwardPlan part = part_of(plan, problem);
+    EXPECT_EQ(part.slots, 2 * 70);
+    EXPECT_EQ(part.whole_keys, 0);
+    EXPECT_EQ(part.direct_keys, 0);
     EXPECT_FALSE(plan.deterministic);
     const int64_t columns = (head_dim + 15) / 16 * 16;
-    EXPECT_EQ(plan.workspace.bytes() - plan.workspace.grad_query,
+    EXPECT_EQ(plan.workspace.bytes() - part.grad_query,
               (problem.rows_q * problem.heads_q * columns * 4 + 255) / 256 * 256);
   }
 }
 
 TEST(GpuPlan, DQOfUpTo512DenseKeysIsSummedInItsTypeWithSemaphores) {
-  const auto plan_of_keys = [](int64_t keys, const Mask& mask, bool deterministic = false) {
+  const auto problem_with = [](int64_t keys, const Mask& mask, bool deterministic = false) {
     Problem problem = dense_keys(70, keys);
     problem.mask = mask;
     problem.deterministic = deterministic;
-    return hopper_plan_of(problem);
+    return problem;
   };
   for (const Mask& mask : {Mask{}, Mask::causal()}) {
     for (const int64_t keys : {129, 256, 512}) {
-      const GpuPlan plan = plan_of_keys(keys, mask);
-      EXPECT_EQ(names_of(plan), (std::vector<std::string>{"key_schedule", "backward"})) << plan.reason;
-      EXPECT_EQ(plan.workspace.grad_query, -1);
-      EXPECT_EQ(part_of(plan, problem).direct_keys, 512);
-      EXPECT_GE(part_of(plan, problem).dq_semaphores, 0);
-      EXPECT_TRUE(part_of(plan, problem).prepares_grad_query) << "semaphores";
+      const Problem problem = problem_with(keys, mask);
+      const GpuPlan plan = hopper_plan_of(problem);
+      EXPECT_EQ(names_of(plan), (Names{"key_schedule", "backward"})) << plan.reason;
+      const HopperBackwardPlan part = part_of(plan, problem);
+      EXPECT_EQ(part.grad_query, -1);
+      EXPECT_EQ(part.direct_keys, 512);
+      EXPECT_GE(part.dq_semaphores, 0);
+      EXPECT_TRUE(part.prepares_grad_query) << "semaphores";
       EXPECT_EQ(plan.deterministic, keys <= 256) << "of two tiles of keys, one stores";
-      EXPECT_TRUE(plan_of_keys(keys, mask, true).deterministic);
+      EXPECT_TRUE(hopper_plan_of(problem_with(keys, mask, true)).deterministic);
     }
-    EXPECT_GE(plan_of_keys(513, mask).workspace.grad_query, 0) << "more than four tiles of keys";
+    EXPECT_GE(hopper_part_of(problem_with(513, mask)).grad_query, 0) << "more than four tiles of keys";
   }
   Problem jagged = dense_keys(70, 256);
   jagged.key_form = Form::jagged;
-  EXPECT_GE(hopper_plan_of(jagged).workspace.grad_query, 0) << "a sequence may be longer than the mean";
-  EXPECT_EQ(part_of(hopper_plan_of(jagged), jagged).direct_keys, 512);
+  EXPECT_GE(hopper_part_of(jagged).grad_query, 0) << "a sequence may be longer than the mean";
+  EXPECT_EQ(hopper_part_of(jagged).direct_keys, 512);
 }
 
 TEST(GpuPlan, OneTileOfDenseKeysNeedsNoSemaphoreWithoutAMask) {
   Problem problem = dense_keys(70, 128);
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(part_of(plan, problem).dq_semaphores, -1);
-  EXPECT_EQ(part_of(plan, problem).direct_keys, 0);
-  EXPECT_FALSE(part_of(plan, problem).prepares_grad_query);
-  EXPECT_EQ(plan.workspace.grad_query, -1);
+  const HopperBackwardPlan part = part_of(plan, problem);
+  EXPECT_EQ(part.dq_semaphores, -1);
+  EXPECT_EQ(part.direct_keys, 0);
+  EXPECT_FALSE(part.prepares_grad_query);
+  EXPECT_EQ(part.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
   problem.mask = Mask::causal();
-  EXPECT_GE(part_of(hopper_plan_of(problem), problem).dq_semaphores, 0) << "queries that attend to no key";
+  EXPECT_GE(hopper_part_of(problem).dq_semaphores, 0) << "queries that attend to no key";
 }
 
 TEST(GpuPlan, OneCtaTakesAllTilesOfKeysOfManyShortSequences) {
@@ -555,7 +609,7 @@ TEST(GpuPlan, OneCtaTakesAllTilesOfKeysOfManyShortSequences) {
     Problem problem = dense_keys(batch, 512);
     problem.rows_q = batch * queries;
     problem.heads_k = heads_k;
-    return part_of(hopper_plan_of(problem), problem).whole_keys;
+    return hopper_part_of(problem).whole_keys;
   };
   constexpr int64_t few = 527, many = 528;  // of two heads each, for 132 CTAs
   EXPECT_EQ(whole_keys(many, most_queries), 512);
@@ -570,28 +624,24 @@ TEST(GpuPlan, OneCtaTakesAllTilesOfKeysOfManyShortSequences) {
 
 TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
   Problem problem = dense_keys(70, 128);
-  EXPECT_FALSE(part_of(hopper_plan_of(problem), problem).prepares_grad_query);
+  EXPECT_FALSE(hopper_part_of(problem).prepares_grad_query);
   problem.query_form = Form::jagged;
   const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(names_of(plan), (Names{"key_schedule", "backward"}));
   EXPECT_TRUE(part_of(plan, problem).prepares_grad_query);
-  EXPECT_EQ(names_of(plan), (std::vector<std::string>{"key_schedule", "backward"}));
-  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_EQ(part_of(plan, problem).grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
 }
 
 TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   const Problem problem = problem_of(Direction::backward);
-  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family(), "portable") << why;
-    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
-  };
-  expect_portable(hopper_plan_of(problem, 100), "it needs compute capability 9.0, not 10.0");
-  expect_portable(hopper_plan_of(problem, 90, false), "some row does not begin at a multiple of 16 bytes");
-  expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
+  expect_portable(TestCall{.problem = problem, .gpu = {.capability = 100}}.plan(),
+                  "it needs compute capability 9.0, not 10.0");
+  expect_portable(TestCall{.problem = problem, .aligned = false}.plan(),
+                  "some row does not begin at a multiple of 16 bytes");
+  expect_portable(TestCall{.problem = problem, .has_tensor_maps = false}.plan(), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::float32)), "it takes bfloat16 and float16");
-  Gpu gpu;
-  gpu.shared_bytes = 163 * 1024;
-  expect_portable(gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available}),
+  expect_portable(TestCall{.problem = problem, .gpu = {.shared_bytes = 163 * 1024}}.plan(),
                   "it needs 227 KB of shared memory, not 163");
 
   const auto changed = [&](auto change) {
@@ -648,27 +698,47 @@ Problem problem_with_map() {
 TEST(GpuPlan, BackwardWithABatchMapHasTheTilesOfTheSequencesOfKeysAndNoSumsOfDKAndDV) {
   const Problem problem = problem_with_map();
   for (const GpuPlan& plan : {plan_of(problem), hopper_plan_of(problem)}) {
-    EXPECT_TRUE(plan.steps[0].kernel.has_batch_map);
-    EXPECT_EQ(plan.grad_key.offset, -1);
-    EXPECT_EQ(plan.grad_value.offset, -1);
+    EXPECT_FALSE(plan.grad_key.exist());
+    EXPECT_FALSE(plan.grad_value.exist());
   }
-  EXPECT_EQ(plan_of(problem).steps[0].work, 2 * (3000 / plan_of(problem).steps[0].kernel.tile_keys + 5 + 2));
+  const GpuPlan portable = plan_of(problem);
+  const auto& kernel = kernel_of<PortableBackward>(portable);
+  EXPECT_TRUE(kernel.has_batch_map);
+  EXPECT_EQ(launch_of<PortableBackward>(portable).ctas(), 2 * (3000 / kernel.tile_keys + 5 + 2));
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(main_family(plan), "hopper") << plan.reason;
+  for (const HopperBackwardKernel& of : hopper_backward_kernels(plan)) EXPECT_TRUE(of.has_batch_map);
   EXPECT_EQ(part_of(plan, problem).slots, 2 * (3000 / 128 + 5 + 2));
-  EXPECT_GE(part_of(plan, problem).segments, plan.workspace.zeroed_bytes) << "the table of segments is not cleared";
+  EXPECT_GE(part_of(plan, problem).segments, end_of_cleared(plan, problem)) << "the table of segments is not cleared";
 }
 
 TEST(GpuPlan, TheHopperBackwardScalesScoresWhereTheEntriesOfASequenceOfKeysDifferInOutScale) {
+  const auto scales_entries = [](const Problem& problem) {
+    return kernel_of<HopperBackward>(hopper_plan_of(problem)).scales_entries;
+  };
   for (const OutScale::Kind kind : {OutScale::Kind::number, OutScale::Kind::reciprocal_length_k,
                                     OutScale::Kind::reciprocal_length_q, OutScale::Kind::per_batch}) {
     Problem problem = problem_with_map();
     problem.out_scale = kind;
     const bool differs = kind == OutScale::Kind::reciprocal_length_q || kind == OutScale::Kind::per_batch;
-    EXPECT_EQ(hopper_plan_of(problem).steps[1].kernel.hopper().scales_entries, differs);
+    EXPECT_EQ(scales_entries(problem), differs);
     problem.has_batch_map = false;
-    EXPECT_FALSE(hopper_plan_of(problem).steps[1].kernel.hopper().scales_entries);
+    EXPECT_FALSE(scales_entries(problem));
   }
+}
+
+/// The kernels of backward, without the reduce kernel, that run only if sequences of keys overlap (true), only if they
+/// do not (false), or always (none).
+Names backward_kernels_for(const GpuPlan& plan, std::optional<bool> overlap) {
+  Names names;
+  for (const Launch* const launch : kernels_of(plan)) {
+    const Kernel& kernel = launch->kernel();
+    const auto add = [&](const auto&) { names.emplace_back(kernel.names().name); };
+    if (kernel.wanted_overlap() != overlap) continue;
+    visit_portable(kernel, add);
+    visit_hopper_backward(kernel, add);
+  }
+  return names;
 }
 
 TEST(GpuPlan, KeysWithGapsHavePortableKernelsForTheCaseThatTheyOverlap) {
@@ -677,17 +747,20 @@ TEST(GpuPlan, KeysWithGapsHavePortableKernelsForTheCaseThatTheyOverlap) {
     problem.has_batch_map = has_map;
     problem.mapped_entries = 5;
     problem.has_key_gaps = false;
-    EXPECT_TRUE(hopper_plan_of(problem).overlap_steps.empty());
+    EXPECT_EQ(backward_kernels_for(hopper_plan_of(problem), true), Names{});
+    EXPECT_EQ(backward_kernels_for(hopper_plan_of(problem), std::nullopt), (Names{"key_schedule", "backward"}));
     problem.has_key_gaps = true;
     for (const GpuPlan& plan : {plan_of(problem), hopper_plan_of(problem)}) {
       EXPECT_NE(plan.reason.find("where sequences of keys overlap, portable kernels compute"), std::string::npos);
-      for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.for_overlap, KeyOverlap::none);
-      ASSERT_EQ(plan.overlap_steps.size(), 2U);
-      EXPECT_TRUE(plan.overlap_steps[0].kernel.owns_rows);
-      EXPECT_FALSE(plan.overlap_steps[0].kernel.portable().reduce_grad_query);
-      EXPECT_EQ(plan.overlap_steps[1].kernel.kind, "backward_query");
-      for (const GpuStep& step : plan.overlap_steps) EXPECT_EQ(step.kernel.for_overlap, KeyOverlap::some);
+      EXPECT_EQ(backward_kernels_for(plan, std::nullopt), Names{});
+      EXPECT_EQ(backward_kernels_for(plan, true), (Names{"backward", "backward_query"}));
+      const auto& of_rows = kernel_of<PortableBackward>(plan, count_of<PortableBackward>(plan) - 1);
+      EXPECT_TRUE(of_rows.owns_rows);
+      EXPECT_FALSE(of_rows.reduce_grad_query);
+      EXPECT_NE(arguments_of<PortableBackwardQuery>(plan, problem).keys_overlap, nullptr);
     }
+    EXPECT_EQ(backward_kernels_for(plan_of(problem), false), Names{"backward"});
+    EXPECT_EQ(backward_kernels_for(hopper_plan_of(problem), false), (Names{"key_schedule", "backward"}));
     EXPECT_EQ(main_family(hopper_plan_of(problem)), "hopper");
   }
 }
@@ -697,23 +770,22 @@ TEST(GpuPlan, KernelsThatOwnQueriesRunWhetherOrNotKeysOverlap) {
   problem.has_key_gaps = problem.deterministic = true;
   const GpuPlan plan = plan_of(problem);
   EXPECT_TRUE(plan.deterministic);
-  EXPECT_EQ(plan.steps[1].kernel.kind, "backward_query");
-  EXPECT_EQ(plan.steps[1].kernel.for_overlap, KeyOverlap::any);
-  EXPECT_EQ(plan.overlap_steps.size(), 1U);
+  EXPECT_EQ(backward_kernels_for(plan, std::nullopt), Names{"backward_query"});
+  EXPECT_EQ(backward_kernels_for(plan, false), Names{"backward"});
+  EXPECT_EQ(backward_kernels_for(plan, true), Names{"backward"});
 
   problem.wanted = {true, false, false};
-  EXPECT_TRUE(plan_of(problem).overlap_steps.empty());
-  EXPECT_TRUE(hopper_plan_of(problem).overlap_steps.empty()) << "dQ of a sequence has one kernel in every batch";
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.for_overlap, KeyOverlap::any);
+  for (const GpuPlan& of_query : {plan_of(problem), hopper_plan_of(problem)}) {
+    EXPECT_EQ(backward_kernels_for(of_query, true), Names{}) << "dQ of a sequence has one kernel in every batch";
+    EXPECT_EQ(backward_kernels_for(of_query, std::nullopt), Names{"backward_query"});
+  }
   problem.deterministic = false;
-  ASSERT_EQ(hopper_plan_of(problem).overlap_steps.size(), 1U) << "its dQ has tiles of keys as owners";
-  EXPECT_EQ(hopper_plan_of(problem).overlap_steps[0].kernel.kind, "backward_query");
+  EXPECT_EQ(backward_kernels_for(hopper_plan_of(problem), true), Names{"backward_query"})
+      << "its dQ has tiles of keys as owners";
 
   problem.wanted = {};
   problem.query_form = Form::shared;
-  const GpuPlan shared = hopper_plan_of(problem);
-  EXPECT_EQ(shared.steps[0].kernel.family(), "portable");
-  EXPECT_NE(shared.reason.find("the batch shares queries, and keys may overlap"), std::string::npos) << shared.reason;
+  expect_portable(hopper_plan_of(problem), "the batch shares queries, and keys may overlap");
 }
 
 TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
@@ -722,9 +794,7 @@ TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
   problem.rows_k = 128'000;
   EXPECT_EQ(main_family(hopper_plan_of(problem)), "hopper");
   problem.mask = Mask::causal();
-  const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(main_family(plan), "portable");
-  EXPECT_NE(plan.reason.find("the tiles that a mask keeps need too much memory"), std::string::npos) << plan.reason;
+  expect_portable(hopper_plan_of(problem), "the tiles that a mask keeps need too much memory");
   problem.deterministic = true;
   EXPECT_EQ(main_family(hopper_plan_of(problem)), "hopper") << "as in a smaller batch";
   problem.deterministic = false;
@@ -733,20 +803,18 @@ TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
 }
 
 TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimAndASideThatABatchOfOneShares) {
-  const auto expect_hopper = [](const Problem& problem) {
-    const GpuPlan plan = hopper_plan_of(problem);
-    expect_family(plan, "hopper");
-  };
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     Problem problem = problem_of(Direction::backward, dtype);
     for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8) {
-      for (problem.head_dim_v = 8; problem.head_dim_v <= 256; problem.head_dim_v += 8) expect_hopper(problem);
+      for (problem.head_dim_v = 8; problem.head_dim_v <= 256; problem.head_dim_v += 8) {
+        expect_family(hopper_plan_of(problem), "hopper");
+      }
     }
   }
   Problem problem = problem_of(Direction::backward);
   problem.batch = 1;
   problem.key_form = problem.query_form = Form::shared;
-  expect_hopper(problem);
+  expect_family(hopper_plan_of(problem), "hopper");
 }
 
 TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
@@ -756,21 +824,21 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   problem.key_form = Form::shared;
   problem.rows_k = 200;
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(names_of(plan), (std::vector<std::string>{"key_schedule", "backward"}));
-  EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
-  EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
+  EXPECT_EQ(names_of(plan), (Names{"key_schedule", "backward", "reduce", "reduce"}));
+  EXPECT_TRUE(kernel_of<KeySchedule>(plan).keys_shared);
+  EXPECT_TRUE(kernel_of<HopperBackward>(plan).keys_shared);
   // Two heads of two key tiles, each in its own CTA: as many parts as make a piece of work for each multiprocessor.
   EXPECT_EQ(plan.splits, 33);
   EXPECT_EQ(part_of(plan, problem).slots, 2 * 2 * plan.splits);
   EXPECT_EQ(plan.grad_value.offset - plan.grad_key.offset, plan.splits * 200 * 2 * 128 * 4);
   EXPECT_EQ(plan.workspace.bytes() - plan.grad_value.offset, plan.splits * 200 * 2 * 128 * 4);
-  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_EQ(part_of(plan, problem).grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
 
   problem.rows_k = 600;
   const GpuPlan with_sums = hopper_plan_of(problem);
-  EXPECT_EQ(names_of(with_sums), (std::vector<std::string>{"key_schedule", "backward"}));
-  EXPECT_GE(with_sums.workspace.grad_query, 0);
+  EXPECT_EQ(names_of(with_sums), (Names{"key_schedule", "backward", "reduce", "reduce"}));
+  EXPECT_GE(part_of(with_sums, problem).grad_query, 0);
   EXPECT_FALSE(with_sums.deterministic);
 }
 
@@ -798,10 +866,10 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
   problem.rows_q = 100;
   problem.rows_k = 40 * problem.batch;
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(names_of(plan),
-            (std::vector<std::string>{"key_schedule", "backward", "round_grad_query"}));
-  EXPECT_EQ(part_of(plan, problem).whole_keys, 0) << "no sequence stores dQ to which others add";
-  EXPECT_EQ(plan.workspace.bytes() - plan.workspace.grad_query, 100 * 4 * 128 * 4);
+  EXPECT_EQ(names_of(plan), (Names{"key_schedule", "backward", "round_grad_query"}));
+  const HopperBackwardPlan part = part_of(plan, problem);
+  EXPECT_EQ(part.whole_keys, 0) << "no sequence stores dQ to which others add";
+  EXPECT_EQ(plan.workspace.bytes() - part.grad_query, 100 * 4 * 128 * 4);
   EXPECT_FALSE(plan.deterministic);
 }
 
@@ -813,22 +881,19 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {
   EXPECT_EQ(names_of(one_order), names_of(any_order));
   EXPECT_FALSE(any_order.deterministic);
   EXPECT_TRUE(one_order.deterministic);
-  for (std::size_t step = 0; step < 2; ++step) {
-    EXPECT_FALSE(any_order.steps[step].kernel.hopper().ordered);
-    EXPECT_TRUE(one_order.steps[step].kernel.hopper().ordered);
-  }
-  EXPECT_EQ(one_order.hopper().semaphores_per_head, 1000 / 64 + 10 + 2);
-  EXPECT_EQ(one_order.workspace.bytes, any_order.workspace.bytes);
-  EXPECT_GE(one_order.workspace.grad_query - one_order.hopper().dq_semaphores,
-            4 * one_order.hopper().semaphores_per_head * 4)
-      << "of 4 heads";
+  for (const HopperBackwardKernel& kernel : hopper_backward_kernels(any_order)) EXPECT_FALSE(kernel.ordered);
+  for (const HopperBackwardKernel& kernel : hopper_backward_kernels(one_order)) EXPECT_TRUE(kernel.ordered);
+  const HopperBackwardPlan part = part_of(one_order, problem);
+  EXPECT_EQ(part.semaphores_per_head, 1000 / 64 + 10 + 2);
+  EXPECT_EQ(one_order.workspace.bytes(), any_order.workspace.bytes());
+  EXPECT_GE(part.grad_query - part.dq_semaphores, 4 * part.semaphores_per_head * 4) << "of 4 heads";
 }
 
 TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOfKeysIsBegun) {
   Problem problem = dense_keys(64, 2048);
   const auto heads_per_group = [&](int64_t queries) {
     problem.rows_q = problem.batch * queries;
-    return part_of(hopper_plan_of(problem), problem).heads_per_group;
+    return hopper_part_of(problem).heads_per_group;
   };
   EXPECT_EQ(heads_per_group(1024), 8) << "16 tiles of two heads, of 132 CTAs";
   EXPECT_EQ(heads_per_group(512), 16);
@@ -853,24 +918,26 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeIt) {
   Problem shared = problem_of(Direction::backward);
   shared.query_form = Form::shared;
-  EXPECT_LE(hopper_plan_of(shared).workspace.zeroed_bytes, 256) << "the schedule clears sums, and writes the table";
+  EXPECT_LE(end_of_cleared(hopper_plan_of(shared), shared), 256) << "the schedule clears sums, and writes the table";
 
   for (const auto& [head_dim, columns] :
        {std::pair{40, 64}, std::pair{64, 64}, std::pair{72, 128}, std::pair{128, 128}}) {
-    const GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, head_dim));
-    const GpuWorkspace& workspace = plan.workspace;
-    EXPECT_EQ(part_of(plan, problem).slot_counter, 0);
-    EXPECT_GE(workspace.zeroed_bytes, static_cast<int64_t>(sizeof(unsigned)));
-    const int64_t table_end =
-        part_of(plan, problem).key_tiles + part_of(plan, problem).slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>));
-    EXPECT_LT(workspace.zeroed_bytes - table_end, 256) << "tiles stand where they have to, and sums are begun";
-    EXPECT_GE(part_of(plan, problem).dq_semaphores, workspace.zeroed_bytes);
-    EXPECT_GT(workspace.grad_query, part_of(plan, problem).dq_semaphores);
+    const Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
+    const GpuPlan plan = hopper_plan_of(problem);
+    const HopperBackwardPlan part = part_of(plan, problem);
+    const int64_t cleared = end_of_cleared(plan, problem);
+    EXPECT_EQ(part.slot_counter, 0);
+    EXPECT_GE(cleared, static_cast<int64_t>(sizeof(unsigned)));
+    const int64_t table_end = part.key_tiles + part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>));
+    EXPECT_GE(cleared, table_end);
+    EXPECT_LT(cleared - table_end, 256) << "tiles stand where they have to, and sums are begun";
+    EXPECT_GE(part.dq_semaphores, cleared);
+    EXPECT_GT(part.grad_query, part.dq_semaphores);
     const int64_t sums = int64_t{1000} * 4 * columns * 4;  // whole halves of 32 or 64 columns
-    EXPECT_GE(workspace.bytes, workspace.grad_query + sums) << head_dim;
-    for (const int64_t at : {part_of(plan, problem).key_tiles, workspace.grad_query, workspace.bytes}) EXPECT_EQ(at % 256, 0);
-    EXPECT_EQ(grad_key.offset, -1);
-    EXPECT_EQ(grad_value.offset, -1);
+    EXPECT_GE(plan.workspace.bytes(), part.grad_query + sums) << head_dim;
+    for (const int64_t at : {part.key_tiles, part.grad_query, plan.workspace.bytes()}) EXPECT_EQ(at % 256, 0);
+    EXPECT_FALSE(plan.grad_key.exist());
+    EXPECT_FALSE(plan.grad_value.exist());
   }
 }
 
@@ -886,9 +953,7 @@ void visit_hopper_kernels(Visit visit) {
         for (const Form queries : {Form::jagged, Form::shared}) {
           problem.query_form = queries;
           problem.rows_q = queries == Form::shared ? 20 : 1000;
-          const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
-          ASSERT_EQ(kernel.family(), "hopper");
-          visit(kernel);
+          visit(kernel_of<HopperForward>(hopper_plan_of(problem)));
         }
       }
     }
@@ -898,11 +963,11 @@ void visit_hopper_kernels(Visit visit) {
 int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
 TEST(GpuPlan, EveryHopperTileFitsSharedMemory) {
-  visit_hopper_kernels([](const KernelSpec& kernel) {
+  visit_hopper_kernels([](const HopperForward& kernel) {
     constexpr int ring_and_barriers = 2816 + 128;
     const int row = round_up(kernel.head_dim, 64) * 2, row_v = round_up(kernel.head_dim_v, 64) * 2;
-    const int query = kernel.hopper().query_in_registers ? std::max(row, row_v) : row;
-    const int bytes = kernel.hopper().query_stages * kernel.tile_queries * query +
+    const int query = kernel.query_in_registers ? std::max(row, row_v) : row;
+    const int bytes = kernel.query_stages * kernel.tile_queries * query +
                       kernel.stages * kernel.tile_keys * (row + row_v) + ring_and_barriers;
     ASSERT_LE(bytes, Gpu{}.shared_bytes) << kernel.head_dim << " x " << kernel.head_dim_v;
   });
@@ -910,8 +975,8 @@ TEST(GpuPlan, EveryHopperTileFitsSharedMemory) {
 
 /// 224 registers, of which the compiler needs 32 for all else.
 TEST(GpuPlan, EveryHopperTileFitsTheRegistersOfAThread) {
-  visit_hopper_kernels([](const KernelSpec& kernel) {
-    const int query = kernel.hopper().query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+  visit_hopper_kernels([](const HopperForward& kernel) {
+    const int query = kernel.query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
     const int scores = kernel.tile_keys / 2, weights = kernel.tile_keys / 4;
     const int output = std::max(32, round_up(kernel.head_dim_v, 32) / 2);
     ASSERT_LE(query + scores + weights + output, 192) << kernel.head_dim << " x " << kernel.head_dim_v;
@@ -919,15 +984,12 @@ TEST(GpuPlan, EveryHopperTileFitsTheRegistersOfAThread) {
 }
 
 TEST(GpuPlan, WideHeadsKeepQueriesInRegistersWhereThereIsRoomForSixtyFourKeys) {
-  const auto kernel_of = [](int64_t head_dim, int64_t head_dim_v) {
+  const auto expect_tile = [](int64_t head_dim, int64_t head_dim_v, bool query_in_registers, int tile_keys) {
     Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
     problem.head_dim_v = head_dim_v;
     problem.rows_k = 2048 * problem.batch;
-    return hopper_plan_of(problem).steps[0].kernel;
-  };
-  const auto expect_tile = [&](int64_t head_dim, int64_t head_dim_v, bool query_in_registers, int tile_keys) {
-    const KernelSpec kernel = kernel_of(head_dim, head_dim_v);
-    EXPECT_EQ(kernel.hopper().query_in_registers, query_in_registers) << head_dim << " x " << head_dim_v;
+    const auto kernel = kernel_of<HopperForward>(hopper_plan_of(problem));
+    EXPECT_EQ(kernel.query_in_registers, query_in_registers) << head_dim << " x " << head_dim_v;
     EXPECT_EQ(kernel.tile_keys, tile_keys) << head_dim << " x " << head_dim_v;
   };
   expect_tile(192, 192, true, 64);
@@ -942,7 +1004,7 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
   const auto tile_queries = [&](Form form, int64_t queries) {
     problem.query_form = form;
     problem.rows_q = form == Form::shared ? queries : queries * problem.batch;
-    const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
+    const auto kernel = kernel_of<HopperForward>(hopper_plan_of(problem));
     EXPECT_EQ(kernel.warps * 16, kernel.tile_queries);
     return kernel.tile_queries;
   };
@@ -959,101 +1021,107 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
   const auto stages_with = [&](int64_t keys) {
     problem.rows_k = keys * problem.batch;
-    const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
-    return std::array{kernel.stages, kernel.hopper().query_stages};
+    const auto kernel = kernel_of<HopperForward>(hopper_plan_of(problem));
+    return std::array{kernel.stages, kernel.query_stages};
   };
   EXPECT_EQ(stages_with(256), (std::array{2, 3}));
   EXPECT_EQ(stages_with(257), (std::array{3, 1}));
   EXPECT_EQ(stages_with(384), (std::array{3, 1}));
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
   EXPECT_EQ(stages_with(385), (std::array{2, 3}));
-  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_NE(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
 }
 
 /// The tiles of a head belong to one CTA. With few heads, a CTA with one more head would end late.
 TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys) {
-  const auto hopper_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper(); };
+  const auto tiles_of = [](const Problem& problem) { return forward_arguments(problem).tiles; };
   Problem problem = problem_of(Direction::forward);
   problem.heads_q = problem.heads_k = 4;
-  problem.batch = 1200;
+  problem.batch = 1000;
   problem.rows_q = 256 * problem.batch;
   problem.rows_k = 200 * problem.batch;
-  EXPECT_EQ(hopper_of(problem).tiles.order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(problem).tiles.taken_at_once, 2U);
-  EXPECT_EQ(hopper_of(problem).tiles.ctas_per_range, 1);
+  EXPECT_EQ(tiles_of(problem).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(problem).taken_at_once, 2U);
+  EXPECT_EQ(tiles_of(problem).ctas_per_range, 1);
   Problem grouped = problem;
   grouped.heads_q = 8;
-  EXPECT_EQ(hopper_of(grouped).tiles.taken_at_once, 4U) << "both query heads have the same keys";
+  EXPECT_EQ(tiles_of(grouped).taken_at_once, 4U) << "both query heads have the same keys";
   Problem long_queries = problem;
   long_queries.rows_q = 10000 * problem.batch;
-  EXPECT_EQ(hopper_of(long_queries).tiles.taken_at_once, 16U);
+  EXPECT_EQ(tiles_of(long_queries).taken_at_once, 16U);
   Problem one_key_tile = long_queries;
   one_key_tile.rows_k = 100 * problem.batch;
-  EXPECT_EQ(hopper_of(one_key_tile).tiles.taken_at_once, 16U);
+  EXPECT_EQ(tiles_of(one_key_tile).taken_at_once, 4U) << "CTAs read tokens that are near each other";
 
   Problem short_heads = problem;
   short_heads.rows_q = short_heads.rows_k = 100 * problem.batch;
-  EXPECT_EQ(hopper_of(short_heads).tiles.order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(short_heads).tiles.taken_at_once, 4U) << "of four heads";
+  EXPECT_EQ(tiles_of(short_heads).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(short_heads).taken_at_once, 4U) << "of four heads";
   Problem very_short = problem;
   very_short.rows_q = very_short.rows_k = 48 * problem.batch;
-  EXPECT_EQ(hopper_of(very_short).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(very_short).order, hopper::TileOrder::contiguous);
   very_short.rows_k = 49 * problem.batch;
-  EXPECT_EQ(hopper_of(very_short).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(very_short).order, hopper::TileOrder::dynamic);
 
   Problem few = problem;
   few.batch = 200;
   few.rows_q = 256 * few.batch;
   few.rows_k = 200 * few.batch;
-  EXPECT_EQ(hopper_of(few).tiles.order, hopper::TileOrder::contiguous);
-  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 4) << "a CTA for each head";
+  EXPECT_EQ(tiles_of(few).order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(few).ctas_per_range, 4) << "a CTA for each head";
   few.heads_q = few.heads_k = 5;
-  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 1) << "132 is no multiple of 5";
+  EXPECT_EQ(tiles_of(few).ctas_per_range, 1) << "132 is no multiple of 5";
   Problem shared = problem;
   shared.key_form = Form::shared;
   shared.rows_k = 200;
-  EXPECT_EQ(hopper_of(shared).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(shared).order, hopper::TileOrder::contiguous);
 
   Problem pooling = problem;
   pooling.query_form = Form::shared;
   pooling.rows_q = 32;
   pooling.rows_k = 1000 * problem.batch;
   pooling.batch = 2000;
-  EXPECT_EQ(hopper_of(pooling).tiles.order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(pooling).tiles.taken_at_once, 1U);
+  EXPECT_EQ(tiles_of(pooling).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(pooling).taken_at_once, 1U);
 }
 
-/// A launch that clears the counter costs more than it saves if CTAs have few key tiles, or if all query tiles are
-/// equal or short.
+/// A launch that clears the counter costs more than it saves if CTAs have few tiles, or if all tiles are equal.
 TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
-  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tiles.order; };
+  const auto order_of = [](const Problem& problem) { return forward_arguments(problem).tiles.order; };
   Problem problem = problem_of(Direction::forward);
   problem.batch = 66;
   problem.rows_q = 1024 * problem.batch;
   problem.rows_k = 2048 * problem.batch;
   EXPECT_EQ(order_of(problem), hopper::TileOrder::dynamic);
-  const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_GT(plan.workspace.zeroed_bytes, std::max(plan.hopper().tiles_taken, plan.hopper().found_nan))
-      << "the counters are cleared";
 
   Problem many_short = problem;
   many_short.batch = 1056;
   many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
   EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided);
+  many_short.batch = 132;
+  many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic) << "16 tiles for each CTA";
+  many_short.batch = 264;
+  many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided) << "32 tiles for each CTA";
   many_short.mask = Mask::causal();
   EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic);
 
   Problem few = problem;
   few.heads_q = few.heads_k = 1;
-  few.rows_q = 128 * problem.batch;
+  few.rows_q = 512 * problem.batch;
   EXPECT_EQ(order_of(few), hopper::TileOrder::strided);
-  EXPECT_EQ(hopper_plan_of(few).workspace.zeroed_bytes, 0) << "nothing has to be cleared";
+  EXPECT_EQ(end_of_cleared(hopper_plan_of(few), few), 0) << "nothing has to be cleared";
+  Problem cheap = problem;
+  cheap.heads_q = cheap.heads_k = 1;
+  cheap.rows_k = 400 * problem.batch;
+  EXPECT_EQ(order_of(cheap), hopper::TileOrder::strided);
 
   Problem equal = problem;
   equal.query_form = equal.key_form = Form::dense;
@@ -1062,27 +1130,48 @@ TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
   EXPECT_EQ(order_of(equal), hopper::TileOrder::dynamic);
 }
 
-GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale) {
-  GpuPlan plan = plan_of(problem);
-  take_scale_out(plan, Activation(function).function().value(), scale);
-  return plan;
+TEST(GpuPlan, ThePassesOfForwardHaveCountersOfTheirOwnThatAreCleared) {
+  Problem problem = problem_of(Direction::forward);
+  problem.batch = 66;
+  problem.rows_q = 1024 * problem.batch;
+  problem.rows_k = 2048 * problem.batch;
+  const GpuPlan plan = hopper_plan_of(problem, with_guards);
+  ASSERT_EQ(count_of<HopperForward>(plan), 2U);
+  const auto first = arguments_of<HopperForward>(plan, problem, 0),
+             second = arguments_of<HopperForward>(plan, problem, 1);
+  ASSERT_EQ(first.tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(second.tiles_taken, first.tiles_taken + 1);
+  EXPECT_EQ(second.found_nan, first.found_nan);
+  EXPECT_GE(offset_of(first.tiles_taken), 0);
+  EXPECT_GE(offset_of(first.found_nan), 0);
+  EXPECT_GT(end_of_cleared(plan, problem), std::max(offset_of(second.tiles_taken), offset_of(first.found_nan)));
+}
+
+GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale, bool has_tensor_maps = false) {
+  TestCall call{.problem = problem, .activation = Activation(function), .has_tensor_maps = has_tensor_maps};
+  call.params.scale = scale;
+  return call.plan();
 }
 
 TEST(GpuPlan, TheOutputTakesTheScaleOfHomogeneousFunctions) {
   const Problem problem = problem_of(Direction::forward);
   for (const auto& [function, factor] : {std::pair{"relu", 0.25}, std::pair{"leaky_relu", 0.25},
                                          std::pair{"relu2", 0.0625}, std::pair{"sqrt(abs(s))", 0.5}}) {
-    const GpuPlan plan = plan_with_scale(problem, function, 0.25);
-    EXPECT_FALSE(plan.steps[0].kernel.scales_scores) << function;
-    EXPECT_EQ(plan.output_factor, factor) << function;
+    const GpuPlan portable = plan_with_scale(problem, function, 0.25);
+    EXPECT_FALSE(kernel_of<PortableForward>(portable).scales_scores) << function;
+    EXPECT_EQ(portable.output_factor, factor) << function;
+    const GpuPlan hopper = plan_with_scale(problem, function, 0.25, true);
+    EXPECT_FALSE(kernel_of<HopperForward>(hopper).scales_scores) << function;
+    EXPECT_EQ(arguments_of<HopperForward>(hopper, problem).common.output_factor, static_cast<float>(factor));
   }
 }
 
 TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   const auto scales_scores = [](const Problem& problem, const char* function, double scale) {
     const GpuPlan plan = plan_with_scale(problem, function, scale);
-    EXPECT_EQ(plan.output_factor, plan.steps[0].kernel.scales_scores ? 1 : std::fabs(scale));
-    return plan.steps[0].kernel.scales_scores;
+    const bool is_scaled = kernel_of<PortableForward>(plan).scales_scores;
+    EXPECT_EQ(plan.output_factor, is_scaled ? 1 : std::fabs(scale));
+    return is_scaled;
   };
   const Problem problem = problem_of(Direction::forward);
   EXPECT_FALSE(scales_scores(problem, "relu", 1e-3));
@@ -1093,20 +1182,16 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
   EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
   EXPECT_TRUE(scales_scores(problem_of(Direction::forward, DType::float16), "relu", 1e-3));
-  EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3)) << "a portable kernel";
-}
-
-/// The kernel of Hopper's backward for gelu_tanh or another function with guards.
-KernelSpec guarded_backward(const Problem& problem) {
-  GpuPlan plan =
-      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
-  take_scale_out(plan, Activation("gelu_tanh").function().value(), 0.125);
-  return plan.steps.at(1).kernel;
+  const GpuPlan backward = plan_with_scale(problem_of(Direction::backward), "relu", 1e-3);
+  EXPECT_TRUE(kernel_of<PortableBackward>(backward).scales_scores);
+  EXPECT_EQ(backward.output_factor, 1);
 }
 
 TEST(GpuPlan, HopperBackwardHasConstantFactorsWhereEveryResultTakesThem) {
   const auto takes_factors = [](const Problem& problem) {
-    return guarded_backward(problem).hopper().takes_constant_factors;
+    const GpuPlan plan = hopper_plan_of(problem, with_guards);
+    return count_of<HopperWideBackward>(plan) > 0 ? kernel_of<HopperWideBackward>(plan).takes_constant_factors
+                                                  : kernel_of<HopperBackward>(plan).takes_constant_factors;
   };
   Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
   EXPECT_TRUE(takes_factors(problem));
@@ -1123,9 +1208,8 @@ TEST(GpuPlan, HopperBackwardHasConstantFactorsWhereEveryResultTakesThem) {
 
 TEST(GpuPlan, HopperBackwardDoesNotScaleTheScoresOfHomogeneousFunctions) {
   const auto scales_scores = [](const char* function, double scale, DType dtype = DType::bfloat16) {
-    GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, dtype));
-    take_scale_out(plan, Activation(function).function().value(), scale);
-    return plan.steps.at(1).kernel.scales_scores;
+    return kernel_of<HopperBackward>(plan_with_scale(problem_of(Direction::backward, dtype), function, scale, true))
+        .scales_scores;
   };
   EXPECT_FALSE(scales_scores("relu", 0.125));
   EXPECT_FALSE(scales_scores("relu2", 0.125));
@@ -1133,30 +1217,29 @@ TEST(GpuPlan, HopperBackwardDoesNotScaleTheScoresOfHomogeneousFunctions) {
   EXPECT_TRUE(scales_scores("relu", -0.125)) << "relu(-s) is no multiple of relu(s)";
   EXPECT_TRUE(scales_scores("relu", 1e-12)) << "unscaled weights may overflow";
   EXPECT_TRUE(scales_scores("relu", 0.125, DType::float16));
+  const Problem wide = problem_of(Direction::backward, DType::bfloat16, 256);
+  EXPECT_FALSE(kernel_of<HopperWideBackward>(plan_with_scale(wide, "relu", 0.125, true)).scales_scores);
 }
 
-/// The steps that may start before the previous step of the call has ended.
-std::vector<std::size_t> overlapping_steps(const GpuPlan& plan) {
-  std::vector<std::size_t> steps;
-  for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-    if (plan.steps[step].overlaps_previous) steps.push_back(step);
+/// The kernels that may start before the previous kernel of the call has ended.
+std::vector<std::size_t> overlapping_kernels(const GpuPlan& plan) {
+  std::vector<std::size_t> positions;
+  const std::vector<const Launch*> kernels = kernels_of(plan);
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    if (kernels[i]->overlaps_previous()) positions.push_back(i);
   }
-  return steps;
+  return positions;
 }
 
 TEST(GpuPlan, AStepThatFollowsAnotherHopperKernelOverlapsIt) {
   const std::vector<std::size_t> second = {1};
-  const Problem problem = problem_of(Direction::forward);
-  families::PlanRequest request = {
-      problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
-  request.bounds_scores = true;
-  const GpuPlan forward = gpu_plan(request);
-  ASSERT_EQ(forward.steps.size(), 2U) << "the second pass";
-  EXPECT_EQ(overlapping_steps(forward), second);
+  const GpuPlan forward = hopper_plan_of(problem_of(Direction::forward), with_guards);
+  ASSERT_EQ(names_of(forward), (Names{"forward", "forward"})) << "the second pass";
+  EXPECT_EQ(overlapping_kernels(forward), second);
   const GpuPlan backward = hopper_plan_of(problem_of(Direction::backward));
-  ASSERT_EQ(names_of(backward), (std::vector<std::string>{"key_schedule", "backward"}));
-  EXPECT_EQ(overlapping_steps(backward), second);
-  EXPECT_EQ(overlapping_steps(plan_of(problem_of(Direction::backward))), std::vector<std::size_t>{})
+  ASSERT_EQ(names_of(backward), (Names{"key_schedule", "backward"}));
+  EXPECT_EQ(overlapping_kernels(backward), second);
+  EXPECT_EQ(overlapping_kernels(plan_of(problem_of(Direction::backward))), std::vector<std::size_t>{})
       << "portable kernels do not wait";
 }
 
@@ -1169,28 +1252,53 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   problem.head_dim = problem.head_dim_v = 64;
   problem.rows_q = problem.rows_k = 10000;
   problem.query_form = Form::shared;  // its accumulators are rounded by a later kernel
-  GpuPlan plan =
-      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
+  const GpuPlan plan = hopper_plan_of(problem, with_guards);
   using hopper::Pass;
-  std::vector<std::pair<KernelKind, Pass>> steps;
-  for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.hopper().pass);
-  const std::vector<std::pair<KernelKind, Pass>> expected = {{"key_schedule", Pass::only},
-                                                             {"backward", Pass::first},
-                                                             {"key_schedule", Pass::second},
-                                                             {"backward", Pass::second},
-                                                             {"round_grad_query", Pass::only}};
-  EXPECT_EQ(steps, expected);
-  EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
-  EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
-  EXPECT_EQ(overlapping_steps(plan), (std::vector<std::size_t>{1, 2, 3}))
+  ASSERT_EQ(names_of(plan), (Names{"key_schedule", "backward", "key_schedule", "backward", "round_grad_query"}));
+  EXPECT_EQ(kernel_of<KeySchedule>(plan, 0).pass, Pass::only);
+  EXPECT_EQ(kernel_of<HopperBackward>(plan, 0).pass, Pass::first);
+  EXPECT_EQ(kernel_of<KeySchedule>(plan, 1).pass, Pass::second);
+  EXPECT_EQ(kernel_of<HopperBackward>(plan, 1).pass, Pass::second);
+  EXPECT_EQ(launch_of<KeySchedule>(plan, 1).ctas(), launch_of<KeySchedule>(plan, 0).ctas());
+  EXPECT_EQ(launch_of<HopperBackward>(plan, 1).ctas(), launch_of<HopperBackward>(plan, 0).ctas());
+  EXPECT_EQ(overlapping_kernels(plan), (std::vector<std::size_t>{1, 2, 3}))
       << "the step before round_grad_query does not allow it to start early";
+  EXPECT_EQ(names_of(plan_of(problem, with_guards)), names_of(plan_of(problem, plain)));
+}
 
-  const auto portable_steps = [&](bool has_guards) {
-    return gpu_plan({problem, Gpu{}, FunctionRegisters::few, false, Float32Products::three, TensorMaps::unavailable,
-                     has_guards})
-        .steps.size();
-  };
-  EXPECT_EQ(portable_steps(true), portable_steps(false));
+// --- functions that read tensors -------------------------------------------------------------------------------------
+
+BoundTensor contiguous(std::initializer_list<int64_t> sizes, NumberType type = NumberType::float32) {
+  BoundTensor tensor;
+  tensor.type = type;
+  tensor.rank = static_cast<int32_t>(sizes.size());
+  std::ranges::copy(sizes, tensor.sizes);
+  int64_t stride = 1;
+  for (int axis = tensor.rank; axis-- > 0; stride *= tensor.sizes[axis]) tensor.strides[axis] = stride;
+  return tensor;
+}
+
+/// A call of a function that reads tensors, which have the names "a", "b" and so on.
+TestCall reading_call(const Problem& problem, const char* function, const std::vector<BoundTensor>& tensors) {
+  Names names;
+  for (std::size_t i = 0; i < tensors.size(); ++i) names.emplace_back(1, static_cast<char>('a' + i));
+  TestCall call{.problem = problem, .activation = Activation(function, {}, names)};
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    call.params.parameters[i] = tensors[i];
+    call.problem.tensor_types |= static_cast<unsigned>(tensors[i].type) << (4 * i);
+  }
+  return call;
+}
+
+/// A function with `count` reads of one number for each pair of a query and a key. Adjacent queries have adjacent
+/// numbers, so that kernels load single numbers.
+TestCall call_of_pairs(const Problem& problem, int count) {
+  const int64_t length = std::max(problem.rows_q, problem.rows_k);
+  BoundTensor pairs = contiguous({length, length});
+  std::swap(pairs.strides[0], pairs.strides[1]);
+  const char* const functions[] = {"silu(s)", "silu(s + a[q_idx, kv_idx])",
+                                   "silu(s + a[q_idx, kv_idx] * b[q_idx, kv_idx])"};
+  return reading_call(problem, functions[count], std::vector<BoundTensor>(static_cast<std::size_t>(count), pairs));
 }
 
 /// Hopper's backward computes a split of the batch as one sequence where the batch shares the keys.
@@ -1198,30 +1306,20 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
   Problem problem = problem_of(Direction::backward);
   problem.key_form = Form::shared;
   problem.rows_k = 500;
-  const auto plan_with = [&](bool reads_query_position) {
-    return gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, false,
-                     0, 0, reads_query_position});
-  };
-  EXPECT_EQ(main_family(plan_with(false)), "hopper");
-  const GpuPlan plan = plan_with(true);
-  EXPECT_EQ(main_family(plan), "portable");
-  EXPECT_NE(plan.reason.find("f depends on the position of a query"), std::string::npos) << plan.reason;
+  EXPECT_EQ(main_family(hopper_plan_of(problem, "silu(s) + kv_idx")), "hopper");
+  expect_portable(hopper_plan_of(problem, "silu(s) + q_idx"), "f depends on the position of a query");
 }
 
 TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
   for (const auto& [head_dim, tile_keys] : {std::pair{64, 96}, std::pair{128, 112}, std::pair{256, 64}}) {
     Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
     problem.rows_q = problem.rows_k = 20000;
-    const auto plan_with = [&](int reads) {
-      return gpu_plan(
-          {problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available, false, reads});
-    };
-    const GpuPlan plan = plan_with(2);
-    EXPECT_EQ(plan.steps.front().kernel.tile_keys, tile_keys);
-    EXPECT_NE(plan.reason.find("tiles of keys are narrow"), std::string::npos) << plan.reason;
-    const int otherwise = plan_with(0).steps.front().kernel.tile_keys;
+    const GpuPlan plan = call_of_pairs(problem, 2).plan();
+    EXPECT_EQ(kernel_of<HopperForward>(plan).tile_keys, tile_keys);
+    EXPECT_NE(plan.reason.find("tiles of keys are narrow: f reads 2 elements"), std::string::npos) << plan.reason;
+    const int otherwise = kernel_of<HopperForward>(call_of_pairs(problem, 0).plan()).tile_keys;
     EXPECT_GT(otherwise, tile_keys);
-    EXPECT_EQ(plan_with(1).steps.front().kernel.tile_keys, otherwise);
+    EXPECT_EQ(kernel_of<HopperForward>(call_of_pairs(problem, 1).plan()).tile_keys, otherwise);
   }
 }
 
@@ -1230,49 +1328,51 @@ TEST(GpuPlan, HopperForwardWithStagedInputsHasFewerStages) {
   for (const int64_t length : {50, 100, 300, 5000}) {
     Problem problem = problem_of(Direction::forward, DType::bfloat16, 128);
     problem.rows_q = problem.rows_k = length * problem.batch;
-    const auto kernel_with = [&](int reads_of_lines) {
-      return gpu_plan({problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available,
-                       false, 1, reads_of_lines})
-          .steps.front()
-          .kernel;
-    };
-    const KernelSpec kernel = kernel_with(1);
-    const int rows = kernel.hopper().query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+    const GpuPlan plan = reading_call(problem, "silu(s + a[head, q_idx - kv_idx])", {contiguous({4, 64})}).plan();
+    const auto& kernel = kernel_of<HopperForward>(plan);
+    const int rows = kernel.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
     const int inputs = kernel.warps * (2 * kernel.tile_keys + 15) * 4;
     EXPECT_LE(rows * 128 * 2 + inputs, 224 * 1024) << length;
-    EXPECT_EQ(kernel.tile_keys, kernel_with(0).tile_keys) << length;
+    EXPECT_EQ(kernel.tile_keys, kernel_of<HopperForward>(call_of_pairs(problem, 1).plan()).tile_keys) << length;
     EXPECT_GE(kernel.stages, 2) << length;
   }
 }
 
 /// A tile of a dense bias needs shared memory, which stages of Q give up.
 TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
+  struct Bias {
+    NumberType type;
+    int64_t key_stride;
+    int64_t row_stride;
+    BiasTile tile;
+  };
   for (const int64_t head_dim : {64, 128, 192, 256}) {
     for (const int64_t length : {50, 100, 300, 5000}) {
-      for (const auto& [element_bytes, rows_of_bias] : {std::pair{0, BiasTile::none},
-                                                        {2, BiasTile::aligned},
-                                                        {2, BiasTile::unaligned},
-                                                        {4, BiasTile::aligned},
-                                                        {4, BiasTile::unaligned}}) {
-        SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << element_bytes << " bytes");
+      for (const Bias& of : {Bias{NumberType::bfloat16, 2, 16384, BiasTile::none},
+                             {NumberType::bfloat16, 1, 8192, BiasTile::aligned},
+                             {NumberType::bfloat16, 1, 8191, BiasTile::unaligned},
+                             {NumberType::float32, 1, 8192, BiasTile::aligned},
+                             {NumberType::float32, 1, 8191, BiasTile::unaligned}}) {
+        const int element_bytes = of.type == NumberType::float32 ? 4 : 2;
+        SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << element_bytes << " bytes, stride "
+                                        << of.row_stride);
         Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
         problem.rows_q = problem.rows_k = length * problem.batch;
-        families::PlanRequest request{
-            problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
-        request.reads = 1;
-        request.tile_element_bytes = element_bytes;
-        request.bias_tile = rows_of_bias;
-        const GpuPlan plan = gpu_plan(request);
-        const KernelSpec& kernel = plan.steps.front().kernel;
-        const HopperSpec& hopper = kernel.hopper();
-        EXPECT_TRUE(head_dim > 128 || hopper.bias_tile == rows_of_bias);
-        EXPECT_EQ(plan.reason.find("copied to shared memory") != std::string::npos, hopper.bias_tile != BiasTile::none);
-        const int64_t bias = kernel.tile_queries * staged_row_bytes(hopper.bias_tile, kernel.tile_keys * element_bytes);
-        const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
-        EXPECT_LE(rows * head_dim * 2 + bias, 224 * 1024);
+        BoundTensor bias = contiguous({length, length}, of.type);
+        bias.strides[0] = of.row_stride;
+        bias.strides[1] = of.key_stride;
+        const GpuPlan plan = reading_call(problem, "silu(s + a[q_idx, kv_idx])", {bias}).plan();
+        const auto& kernel = kernel_of<HopperForward>(plan);
+        EXPECT_TRUE(head_dim > 128 || kernel.bias_tile == of.tile);
+        EXPECT_TRUE(kernel.bias_tile == of.tile || kernel.bias_tile == BiasTile::none);
+        const bool has_bias = kernel.bias_tile != BiasTile::none;
+        EXPECT_EQ(plan.reason.find("dense bias is copied to shared memory") != std::string::npos, has_bias);
+        const int64_t bytes =
+            kernel.tile_queries * staged_row_bytes(kernel.bias_tile, kernel.tile_keys * element_bytes);
+        const int64_t rows = kernel.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+        EXPECT_LE(rows * head_dim * 2 + bytes, 224 * 1024);
         EXPECT_GE(kernel.stages, 2);
-        const bool has_bias = hopper.bias_tile != BiasTile::none;
-        EXPECT_TRUE(!has_bias || head_dim > 128 || hopper.query_stages >= 2) << "for three stages of K and V";
+        EXPECT_TRUE(!has_bias || head_dim > 128 || kernel.query_stages >= 2) << "for three stages of K and V";
       }
     }
   }
@@ -1280,24 +1380,28 @@ TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
 
 /// So do the elements of lookups.
 TEST(GpuPlan, HopperForwardStagesLookupsIfTheyFit) {
+  const char* const functions[] = {"silu(s + a[q_idx] - b[kv_idx])",
+                                   "silu(s + c[head, clamp(a[q_idx] - b[kv_idx], 0, 99)])",
+                                   "silu(s * c[head, clamp(a[q_idx] - b[kv_idx], 0, 99)] + "
+                                   "d[head, clamp(a[q_idx] - b[kv_idx], 0, 99)])"};
+  const BoundTensor times = contiguous({5000}, NumberType::int32), table = contiguous({4, 100});
   for (const int64_t head_dim : {64, 128, 192, 256}) {
     for (const int64_t length : {50, 100, 300, 5000}) {
       for (const int lookups : {0, 1, 2}) {
         SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << lookups << " lookups");
         Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
         problem.rows_q = problem.rows_k = length * problem.batch;
-        families::PlanRequest request{
-            problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
-        request.reads = 2 + lookups;
-        request.reads_of_lines = 1;
-        request.lookups = lookups;
-        const GpuPlan plan = gpu_plan(request);
-        const KernelSpec& kernel = plan.steps.front().kernel;
-        const HopperSpec& hopper = kernel.hopper();
-        EXPECT_TRUE(head_dim > 128 || hopper.stages_lookups == (lookups > 0));
-        EXPECT_EQ(plan.reason.find("lookups are copied to shared memory") != std::string::npos, hopper.stages_lookups);
-        const int64_t elements = hopper.stages_lookups ? kernel.warps * lookup_bytes(lookups, kernel.tile_keys) : 0;
-        const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+        std::vector<BoundTensor> tensors = {times, times};
+        tensors.resize(static_cast<std::size_t>(2 + lookups), table);
+        const TestCall call = reading_call(problem, functions[lookups], tensors);
+        EXPECT_EQ(call.activation.function().facts().reads, 2 + lookups);
+        EXPECT_EQ(call.activation.function().facts().reads_of_lines(), 1);
+        const GpuPlan plan = call.plan();
+        const auto& kernel = kernel_of<HopperForward>(plan);
+        EXPECT_TRUE(head_dim > 128 || kernel.stages_lookups == (lookups > 0));
+        EXPECT_EQ(plan.reason.find("lookups are copied to shared memory") != std::string::npos, kernel.stages_lookups);
+        const int64_t elements = kernel.stages_lookups ? kernel.warps * lookup_bytes(lookups, kernel.tile_keys) : 0;
+        const int64_t rows = kernel.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
         EXPECT_LE(rows * head_dim * 2 + elements, 224 * 1024);
         EXPECT_GE(kernel.stages, 2);
       }
@@ -1305,33 +1409,35 @@ TEST(GpuPlan, HopperForwardStagesLookupsIfTheyFit) {
   }
 }
 
-/// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
-GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) {
-  Problem problem = problem_of(Direction::backward);
-  problem.wanted = wanted;
-  problem.deterministic = deterministic;
-  GpuPlan plan =
-      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
-  return plan;
+// --- wanted gradients ------------------------------------------------------------------------------------------------
+
+/// The Hopper plan of backward for keys long enough for sums of dQ, of a function with guards.
+GpuPlan hopper_plan_wanting(const Problem& problem, WantedGradients wanted) {
+  Problem wanting = problem;
+  wanting.wanted = wanted;
+  return hopper_plan_of(wanting, with_guards);
 }
 
 TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
+  Problem problem = problem_of(Direction::backward);
   for (const bool deterministic : {false, true}) {
-    const GpuPlan plan = hopper_plan_wanting({false, true, true}, deterministic);
+    problem.deterministic = deterministic;
+    const GpuPlan plan = hopper_plan_wanting(problem, {false, true, true});
     EXPECT_TRUE(plan.deterministic);
-    EXPECT_EQ(plan.workspace.grad_query, -1);
-    EXPECT_EQ(part_of(plan, problem).dq_semaphores, -1);
-    EXPECT_FALSE(part_of(plan, problem).prepares_grad_query);
-    for (const GpuStep& step : plan.steps) {
-      EXPECT_FALSE(step.kernel.hopper().has_dq_semaphores || step.kernel.hopper().ordered ||
-                   step.kernel.wants_grad_query);
+    const HopperBackwardPlan part = part_of(plan, problem);
+    EXPECT_EQ(part.grad_query, -1);
+    EXPECT_EQ(part.dq_semaphores, -1);
+    EXPECT_FALSE(part.prepares_grad_query);
+    for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) {
+      EXPECT_FALSE(kernel.has_dq_semaphores || kernel.ordered || kernel.wants_grad_query);
     }
   }
 }
 
 TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
   const auto has_two_passes = [](WantedGradients wanted) {
-    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::Pass::first;
+    const GpuPlan plan = hopper_plan_wanting(problem_of(Direction::backward), wanted);
+    return kernel_of<HopperBackward>(plan).pass == hopper::Pass::first;
   };
   EXPECT_TRUE(has_two_passes({true, true, true}));
   EXPECT_TRUE(has_two_passes({true, true, false}));
@@ -1363,27 +1469,28 @@ TEST(GpuPlan, PortableBackwardHasKernelsAndMemoryForTheWantedGradientsOnly) {
         const bool wants_keys = wanted.key || wanted.value;
         // The kernel that owns tiles of keys adds to dQ in any order. Otherwise dQ has its own kernel.
         const bool adds_to_query = wanted.query && wants_keys && !deterministic;
-        std::vector<std::string> kinds;
-        for (const GpuStep& step : plan.steps) kinds.push_back(step.kernel.kind);
-        std::vector<std::string> expected;
+        const bool sums_key = shares_keys && wanted.key, sums_value = shares_keys && wanted.value;
+        Names expected;
         if (wants_keys) expected.push_back("backward");
         if (wanted.query && !adds_to_query) expected.push_back("backward_query");
-        EXPECT_EQ(kinds, expected);
+        for (const bool is_reduced : {adds_to_query, sums_key, sums_value}) {
+          if (is_reduced) expected.push_back("reduce");
+        }
+        EXPECT_EQ(names_of(plan), expected);
         if (wants_keys) {
-          const KernelSpec& kernel = plan.steps[0].kernel;
-          EXPECT_EQ(kernel.portable().reduce_grad_query, adds_to_query);
+          const auto& kernel = kernel_of<PortableBackward>(plan);
+          EXPECT_EQ(kernel.reduce_grad_query, adds_to_query);
           EXPECT_EQ(kernel.wants_grad_key, wanted.key);
           EXPECT_EQ(kernel.wants_grad_value, wanted.value);
         }
-        EXPECT_EQ(plan.reduces_grad_query, adds_to_query);
         EXPECT_EQ(plan.deterministic, !adds_to_query);
         const int64_t row = int64_t{4} * 128;  // bytes of a row of one head in fp32
         const int64_t partial = shares_keys ? plan.splits * 3000 * 2 * row : 0;
         EXPECT_EQ(plan.workspace.bytes(),
                   (adds_to_query ? 1000 * 4 * row : 0) + (wanted.key ? partial : 0) + (wanted.value ? partial : 0));
-        EXPECT_EQ(plan.workspace.grad_query >= 0, adds_to_query);
-        EXPECT_EQ(plan.grad_key.offset >= 0, shares_keys && wanted.key);
-        EXPECT_EQ(plan.grad_value.offset >= 0, shares_keys && wanted.value);
+        EXPECT_EQ(plan.grad_query.exist(), adds_to_query);
+        EXPECT_EQ(plan.grad_key.exist(), sums_key);
+        EXPECT_EQ(plan.grad_value.exist(), sums_value);
       }
     }
   }
@@ -1399,56 +1506,25 @@ TEST(GpuPlan, HopperBackwardKernelsComputeTheWantedGradientsOnly) {
         Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
         problem.wanted = wanted;
         if (shares_keys) problem.key_form = Form::shared;
-        const GpuPlan plan =
-            gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available});
+        const GpuPlan plan = hopper_plan_of(problem);
         int count = 0;
-        for (const GpuStep& step : plan.steps) {
-          if (step.kernel.kind != "backward" && step.kernel.kind != "wide_backward") continue;
-          ++count;
-          EXPECT_EQ(step.kernel.wants_grad_query, wanted.query);
-          EXPECT_EQ(step.kernel.wants_grad_key, wanted.key);
-          EXPECT_EQ(step.kernel.wants_grad_value, wanted.value);
+        for (const Launch* const launch : kernels_of(plan)) {
+          visit_as<HopperBackward, HopperWideBackward>(launch->kernel(), [&](const HopperBackwardKernel& kernel) {
+            ++count;
+            EXPECT_EQ(kernel.wants_grad_query, wanted.query);
+            EXPECT_EQ(kernel.wants_grad_key, wanted.key);
+            EXPECT_EQ(kernel.wants_grad_value, wanted.value);
+          });
         }
         EXPECT_EQ(count, 1);
-        EXPECT_TRUE(wanted.query || part_of(plan, problem).whole_keys == 0) << "only dQ needs all keys in one CTA";
-        EXPECT_EQ(plan.workspace.grad_query >= 0, wanted.query);
-        EXPECT_EQ(plan.grad_key.offset >= 0, shares_keys && wanted.key);
-        EXPECT_EQ(plan.grad_value.offset >= 0, shares_keys && wanted.value);
+        const HopperBackwardPlan part = part_of(plan, problem);
+        EXPECT_TRUE(wanted.query || part.whole_keys == 0) << "only dQ needs all keys in one CTA";
+        EXPECT_EQ(part.grad_query >= 0, wanted.query);
+        EXPECT_EQ(plan.grad_key.exist(), shares_keys && wanted.key);
+        EXPECT_EQ(plan.grad_value.exist(), shares_keys && wanted.value);
       }
     }
   }
-}
-
-TEST(GpuPlan, TheKernelsThatStoreOOrDQAddTheQueryAndNoOtherKernelDiffers) {
-  const auto adding = [](const Problem& problem, auto plan_of_problem) {
-    Problem added = problem;
-    added.add_query = true;
-    const GpuPlan plain = plan_of_problem(problem), plan = plan_of_problem(added);
-    EXPECT_EQ(names_of(plan), names_of(plain));
-    EXPECT_EQ(plan.workspace.bytes(), plain.workspace.bytes);
-    std::vector<std::string> kinds;
-    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-      KernelSpec kernel = plan.steps[i].kernel;
-      if (kernel.adds_query) kinds.push_back(kernel.kind);
-      kernel.adds_query = false;
-      EXPECT_EQ(kernel, plain.steps[i].kernel);
-    }
-    return kinds;
-  };
-  const auto on_hopper = [](const Problem& problem) { return hopper_plan_of(problem); };
-  using Kinds = std::vector<std::string>;
-  EXPECT_EQ(adding(problem_of(Direction::forward), plan_of), Kinds{"forward"});
-  EXPECT_EQ(adding(problem_of(Direction::forward), on_hopper), Kinds{"forward"});
-  Problem backward = problem_of(Direction::backward);
-  EXPECT_EQ(adding(backward, plan_of), Kinds{}) << "the reduce kernel, which is not a step of the plan, adds";
-  EXPECT_EQ(adding(backward, on_hopper), (Kinds{"key_schedule", "backward"}));
-  backward.head_dim = backward.head_dim_v = 256;
-  EXPECT_EQ(adding(backward, on_hopper), (Kinds{"key_schedule", "round_grad_query"}));
-  backward.deterministic = true;
-  EXPECT_EQ(adding(backward, plan_of), Kinds{"backward_query"});
-  backward.deterministic = false;
-  backward.wanted.query = false;
-  EXPECT_EQ(adding(backward, on_hopper), Kinds{});
 }
 
 TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
@@ -1459,88 +1535,67 @@ TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
     change(problem);
     const GpuPlan plan = hopper_plan_of(problem);
     EXPECT_TRUE(plan.deterministic);
-    expect_family(plan, "hopper");
+    EXPECT_EQ(main_family(plan), "hopper") << plan.reason;
   };
   expect_hopper_kernels([](Problem& problem) { problem.head_dim = 136; });
   expect_hopper_kernels([](Problem& problem) { problem.key_form = Form::shared; });
   expect_hopper_kernels([](Problem& problem) { problem.query_form = Form::shared; });
 }
 
-// --- gradients of tensors
+// --- gradients of tensors --------------------------------------------------------------------------------------------
 
-/// f reads an element of w, a tensor of `elements` numbers for each of four heads.
-struct Table {
-  explicit Table(int64_t elements) : activation("silu(s + w[head, abs(q_idx - kv_idx) + kv_idx])", {}, {"w"}) {
-    BoundTensor& w = params.parameters[0];
-    w.rank = 2;
-    w.sizes[0] = 4;
-    w.sizes[1] = w.strides[0] = elements;
-    w.strides[1] = 1;
-    params.grad_parameters[0] = w;
-  }
-
-  GpuPlan plan(Problem problem, int capability = 90, bool aligned = true, TensorMaps maps = TensorMaps::available,
-               int kilobytes = 227) const {
-    problem.wanted.parameters = 1;
-    Gpu gpu;
-    gpu.capability = capability;
-    gpu.shared_bytes = kilobytes * 1024;
-    GpuPlan plan;
-    families::add_parameter_gradients(
-        {problem, gpu, FunctionRegisters::many, aligned, Float32Products::three, maps, false, 1}, params,
-        activation.function(), plan);
-    return plan;
-  }
-
-  Activation activation;
-  Params params;
-};
+/// A call that wants the gradient of w alone, a tensor of `elements` numbers for each of four heads.
+TestCall table_call(const Problem& problem, int64_t elements = 64) {
+  TestCall call = reading_call(problem, "silu(s + a[head, abs(q_idx - kv_idx) + kv_idx])", {contiguous({4, elements})});
+  call.problem.wanted = {false, false, false, 1};
+  call.params.grad_parameters[0] = call.params.parameters[0];
+  return call;
+}
 
 TEST(GpuPlan, TheGradientsOfTensorsHaveAHopperKernelOfOneCtaForEachMultiprocessor) {
   Problem problem = problem_of(Direction::backward);
   problem.rows_q = 100'000;
-  const GpuPlan plan = Table(64).plan(problem);
-  ASSERT_EQ(plan.parameter_steps.size(), 2U);
-  EXPECT_EQ(plan.parameter_steps[0].kernel.family(), "hopper");
-  EXPECT_EQ(plan.parameter_steps[0].work, Gpu{}.multiprocessors);
-  EXPECT_EQ(plan.parameter_steps[1].kernel.kind, "round_parameters");
+  const GpuPlan plan = table_call(problem).plan();
+  EXPECT_EQ(names_of(plan), (Names{"parameter_gradients", "round_parameters"}));
+  EXPECT_EQ(launch_of<HopperParameterGradients>(plan).ctas(), Gpu{}.multiprocessors);
   problem.rows_q = 100;
   problem.batch = 1;
-  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].work, problem.heads_q * 3);
+  EXPECT_EQ(launch_of<HopperParameterGradients>(table_call(problem).plan()).ctas(), problem.heads_q * 3);
 }
 
 TEST(GpuPlan, TheGradientsOfTensorsArePortableWhereHopperKernelsAreNotAndThePlanSaysWhy) {
-  const Problem problem = problem_of(Direction::backward);
-  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
-    EXPECT_EQ(plan.parameter_steps[0].kernel.family(), "portable");
-    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
-  };
-  expect_portable(Table(64).plan(problem, 100), "compute capability 9.0, not 10.0");
-  expect_portable(Table(64).plan(problem, 90, false), "16 bytes");
-  expect_portable(Table(64).plan(problem, 90, true, TensorMaps::unavailable), "strides");
-  expect_portable(Table(64).plan(problem_of(Direction::backward, DType::float32)), "bfloat16 and float16");
+  TestCall call = table_call(problem_of(Direction::backward));
+  call.gpu.capability = 100;
+  expect_portable(call.plan(), "compute capability 9.0, not 10.0");
+  call = table_call(call.problem);
+  call.aligned = false;
+  expect_portable(call.plan(), "16 bytes");
+  call = table_call(call.problem);
+  call.has_tensor_maps = false;
+  expect_portable(call.plan(), "strides");
+  expect_portable(table_call(problem_of(Direction::backward, DType::float32)).plan(), "bfloat16 and float16");
 }
 
 TEST(GpuPlan, TheHopperKernelOfGradientsOfTensorsTakesWhatTheHopperBackwardDoesNot) {
   Problem problem = problem_of(Direction::backward, DType::bfloat16, 256);
   problem.deterministic = true;
   EXPECT_EQ(main_family(hopper_plan_of(problem)), "portable");
-  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].kernel.family(), "hopper");
+  EXPECT_EQ(main_family(table_call(problem).plan()), "hopper");
   problem = problem_of(Direction::backward);
   problem.key_form = Form::shared;
   problem.mask = Mask::causal();
   EXPECT_EQ(main_family(hopper_plan_of(problem)), "portable");
-  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].kernel.family(), "hopper");
+  EXPECT_EQ(main_family(table_call(problem).plan()), "hopper");
 }
 
 TEST(GpuPlan, GradientsOfTensorsHaveTheAccuracyOfTheCallAndAreExactInDeterministicMode) {
   Problem problem = problem_of(Direction::backward);
-  const auto kernel = [&] { return Table(64).plan(problem).parameter_steps[0].kernel; };
+  const auto kernel = [&] { return kernel_of<HopperParameterGradients>(table_call(problem).plan()); };
   EXPECT_EQ(kernel().accuracy, Accuracy::fast);
-  EXPECT_EQ(kernel().parameter_sum, ParameterSum::float64) << "few elements may have many terms";
+  EXPECT_EQ(kernel().sum, ParameterSum::float64) << "few elements may have many terms";
   problem.deterministic = true;
   EXPECT_EQ(kernel().accuracy, Accuracy::exact);
-  EXPECT_EQ(kernel().parameter_sum, ParameterSum::exact);
+  EXPECT_EQ(kernel().sum, ParameterSum::exact);
   problem.deterministic = false;
   problem.accuracy = Accuracy::exact;
   EXPECT_EQ(kernel().accuracy, Accuracy::exact);
@@ -1548,7 +1603,8 @@ TEST(GpuPlan, GradientsOfTensorsHaveTheAccuracyOfTheCallAndAreExactInDeterminist
 
 TEST(GpuPlan, EachThreadHasSumsOfTheElementsOfAHeadWhereTheseAreFew) {
   const auto sums = [](int64_t elements) {
-    return Table(elements).plan(problem_of(Direction::backward)).parameter_steps[0].kernel.hopper().sum_elements;
+    const GpuPlan plan = table_call(problem_of(Direction::backward), elements).plan();
+    return kernel_of<HopperParameterGradients>(plan).sum_elements;
   };
   EXPECT_EQ(sums(1), 16);
   EXPECT_EQ(sums(64), 64);
@@ -1562,12 +1618,13 @@ TEST(GpuPlan, AWarpOfThePortableKernelOfGradientsOfTensorsHasAllColumnsOnEveryGp
   for (const int kilobytes : {99, 163, 227}) {
     for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
       for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-        const Problem problem = problem_of(Direction::backward, dtype, head_dim);
-        const KernelSpec kernel =
-            Table(64).plan(problem, 80, true, TensorMaps::available, kilobytes).parameter_steps[0].kernel;
-        EXPECT_EQ(kernel.portable().column_warps, 1) << head_dim;
+        TestCall call = table_call(problem_of(Direction::backward, dtype, head_dim));
+        call.gpu.capability = 80;
+        call.gpu.shared_bytes = kilobytes * 1024;
+        const auto kernel = kernel_of<PortableParameterGradients>(call.plan());
+        EXPECT_EQ(kernel.column_warps, 1) << head_dim;
         EXPECT_EQ(kernel.tile_queries % (16 * kernel.warps), 0) << head_dim;
-        EXPECT_LE(families::shared_bytes(kernel), kilobytes * 1024) << head_dim;
+        EXPECT_LE(kernel.needs().shared_bytes, kilobytes * 1024) << head_dim;
       }
     }
   }
@@ -1579,11 +1636,11 @@ TEST(GpuPlan, EveryTileOfTheHopperKernelOfGradientsOfTensorsFitsSharedMemory) {
       for (const int64_t elements : {16, 64, 128, 1000}) {
         Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
         problem.head_dim_v = head_dim_v;
-        const KernelSpec kernel = Table(elements).plan(problem).parameter_steps[0].kernel;
+        const auto kernel = kernel_of<HopperParameterGradients>(table_call(problem, elements).plan());
         const int columns = round_up(kernel.head_dim, 64) + round_up(kernel.head_dim_v, 64);
-        const int rows = kernel.hopper().query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
+        const int rows = kernel.query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
         const int terms = 8 * (round_up(kernel.tile_keys + 15, 32) + 8) * 4;  // of a warp
-        const int sums = kernel.warps * 32 * kernel.hopper().sum_elements * 4;
+        const int sums = kernel.warps * 32 * kernel.sum_elements * 4;
         constexpr int ring_and_barriers = 2816 + 128;
         ASSERT_LE(2 * rows * columns + kernel.warps * terms + sums + ring_and_barriers, Gpu{}.shared_bytes)
             << head_dim << " x " << head_dim_v << ", " << elements;
@@ -1595,46 +1652,40 @@ TEST(GpuPlan, EveryTileOfTheHopperKernelOfGradientsOfTensorsFitsSharedMemory) {
 
 TEST(GpuPlan, GradientsOfTensorsAreTheSameEveryTimeOnlyIfTheirSumsAreExact) {
   Problem problem = problem_of(Direction::backward);
-  EXPECT_FALSE(Table(64).plan(problem).deterministic);
+  EXPECT_FALSE(table_call(problem).plan().deterministic);
   problem.deterministic = true;
-  const GpuPlan plan = Table(64).plan(problem);
-  EXPECT_EQ(plan.parameter_sum, ParameterSum::exact);
+  const GpuPlan plan = table_call(problem).plan();
+  EXPECT_EQ(plan.parameters.sum, ParameterSum::exact);
   EXPECT_TRUE(plan.deterministic);
 }
 
 TEST(GpuPlan, CopiesOfTheSumsOfATensorAreAPowerOfTwoUpTo32AndHaveAtMost4MiBTogether) {
   for (const int64_t elements : {1, 100, 5000, 20'000, 33'000, 100'000, 1'000'000}) {
-    const GpuPlan plan = Table(elements).plan(problem_of(Direction::backward));
-    const int copies = plan.workspace.parameter_copies;
-    EXPECT_EQ(plan.workspace.parameter_bytes, 4 * elements * 8);
-    EXPECT_EQ(copies & (copies - 1), 0) << copies;
-    EXPECT_LE(copies, 32);
-    EXPECT_TRUE(copies == 1 || copies * plan.workspace.parameter_bytes <= 4 << 20) << copies << " of " << elements;
-    EXPECT_TRUE(copies == 32 || 2 * copies * plan.workspace.parameter_bytes > 4 << 20) << copies << " of " << elements;
-    EXPECT_GE(plan.workspace.bytes(), plan.workspace.parameters + copies * plan.workspace.parameter_bytes);
+    const TestCall call = table_call(problem_of(Direction::backward), elements);
+    const GpuPlan plan = call.plan();
+    const ParameterSumsPlan& sums = plan.parameters;
+    EXPECT_EQ(sums.bytes, 4 * elements * 8);
+    EXPECT_EQ(sums.copies & (sums.copies - 1), 0) << sums.copies;
+    EXPECT_LE(sums.copies, 32);
+    EXPECT_TRUE(sums.copies == 1 || sums.copies * sums.bytes <= 4 << 20) << sums.copies << " of " << elements;
+    EXPECT_TRUE(sums.copies == 32 || 2 * sums.copies * sums.bytes > 4 << 20) << sums.copies << " of " << elements;
+    EXPECT_GE(plan.workspace.bytes(), sums.offset + sums.copies * sums.bytes);
+    EXPECT_EQ(end_of_cleared(plan, call.problem), sums.offset + sums.copies * sums.bytes);
   }
 }
 
 TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
   Problem problem = problem_of(Direction::backward);
   problem.heads_q = 2;
-  problem.wanted.parameters = 1;
-  const Activation activation("silu(s + w[batch, head, q_idx, kv_idx])", {}, {"w"});
   const auto has_memory = [&](NumberType type, std::initializer_list<int64_t> strides) {
-    Params params;
-    BoundTensor& w = params.parameters[0];
-    w.type = type;
-    w.rank = 4;
-    const int64_t sizes[] = {10, 1, 100, 300};
-    std::copy_n(sizes, 4, w.sizes);
-    std::copy(strides.begin(), strides.end(), w.strides);
-    params.grad_parameters[0] = w;
-    GpuPlan plan;
-    families::add_parameter_gradients(
-        {problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::unavailable, false, 1},
-        params, activation.function(), plan);
-    EXPECT_EQ(plan.parameter_sum, ParameterSum::float32);
-    EXPECT_EQ(plan.adds_to_grad_parameters, plan.workspace.bytes() == 0);
+    BoundTensor bias = contiguous({10, 1, 100, 300}, type);
+    std::ranges::copy(strides, bias.strides);
+    TestCall call = reading_call(problem, "silu(s + a[batch, head, q_idx, kv_idx])", {bias});
+    call.problem.wanted = {false, false, false, 1};
+    call.params.grad_parameters[0] = bias;
+    const GpuPlan plan = call.plan();
+    EXPECT_EQ(plan.parameters.sum, ParameterSum::float32);
+    EXPECT_EQ(plan.parameters.adds_to_gradients, plan.workspace.bytes() == 0);
     return plan.workspace.bytes() > 0;
   };
   EXPECT_FALSE(has_memory(NumberType::float32, {30'000, 30'000, 300, 1}));
@@ -1647,15 +1698,11 @@ TEST(GpuPlan, SumsOfTensorsAreFp32IfAnElementHasAtMost4096TermsOnAverage) {
   const auto sum = [](int64_t rows, int64_t elements, bool deterministic = false) {
     Problem problem = problem_of(Direction::backward);
     problem.rows_q = rows;
-    problem.wanted.parameters = 1;
     problem.deterministic = deterministic;
-    const Activation activation("silu(s + w[kv_idx])", {}, {"w"});
-    Params params;
-    BoundTensor& w = params.grad_parameters[0];
-    w.rank = 1;
-    w.sizes[0] = elements;
-    w.strides[0] = 1;
-    return families::parameter_sum_for(problem, params, activation.function());
+    TestCall call = reading_call(problem, "silu(s + a[kv_idx])", {contiguous({elements})});
+    call.problem.wanted = {false, false, false, 1};
+    call.params.grad_parameters[0] = call.params.parameters[0];
+    return call.plan().parameters.sum;
   };
   // Each of the rows has 300 keys on average, in each of four heads.
   EXPECT_EQ(sum(4096, 1200), ParameterSum::float32);
@@ -1668,21 +1715,20 @@ TEST(GpuPlan, SumsOfTensorsAreFp32IfAnElementHasAtMost4096TermsOnAverage) {
 TEST(GpuPlan, BackwardComputesGradientsOfTensorsOnlyIfEachTileOfKeysHasOneEntry) {
   Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
   const auto fused = [&] {
-    families::PlanRequest request{
-        problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
-    request.gpu.capability = 90;
-    request.score_gradients = 1;
-    const GpuPlan plan = gpu_plan(request);
-    return std::ranges::any_of(plan.steps, [](const GpuStep& step) {
-      return step.kernel.family() == "hopper" && step.kernel.hopper().gradients != FusedGradients::none;
-    });
+    TestCall call = reading_call(problem, "silu(s + a[head, q_idx - kv_idx])", {contiguous({4, 64})});
+    call.problem.wanted.parameters = 1;
+    call.params.grad_parameters[0] = call.params.parameters[0];
+    const GpuPlan plan = call.plan();
+    const bool is_fused = kernel_of<HopperBackward>(plan).gradients != FusedGradients::none;
+    EXPECT_EQ(count_of<HopperParameterGradients>(plan), is_fused ? 0U : 1U) << plan.reason;
+    return is_fused;
   };
-  problem.wanted.parameters = 1;
   EXPECT_TRUE(fused());
   problem.has_key_gaps = true;
   EXPECT_FALSE(fused()) << "sequences may overlap, and another kernel then computes";
   problem.has_key_gaps = false;
   problem.has_batch_map = true;
+  problem.mapped_entries = 5;
   EXPECT_FALSE(fused());
 }
 
@@ -1690,14 +1736,13 @@ TEST(GpuPlan, EachCtaHasAFlagOfItsOwnUnlessAllShareACounter) {
   for (const int64_t rows : {1'000, 1'000'000}) {
     Problem problem = problem_of(Direction::forward);
     problem.rows_q = problem.rows_k = rows;
-    families::PlanRequest request{
-        problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
-    request.gpu.capability = 90;
-    request.bounds_scores = true;
-    const GpuPlan plan = gpu_plan(request);
-    ASSERT_EQ(kernels_of(plan).size(), 2U);
-    const bool shares = plan.hopper().tiles.order == hopper::TileOrder::dynamic;
-    EXPECT_GE(plan.workspace.bytes() - plan.hopper().found_nan, (shares ? 1 : plan.steps[0].work) * 4);
+    const GpuPlan plan = hopper_plan_of(problem, with_guards);
+    ASSERT_EQ(count_of<HopperForward>(plan), 2U);
+    const auto arguments = arguments_of<HopperForward>(plan, problem);
+    const bool shares = arguments.tiles.order == hopper::TileOrder::dynamic;
+    EXPECT_EQ(shares, rows == 1'000'000);
+    const int64_t flags = shares ? 1 : launch_of<HopperForward>(plan).ctas();
+    EXPECT_GE(plan.workspace.bytes() - offset_of(arguments.found_nan), flags * 4);
   }
 }
 
@@ -1706,14 +1751,11 @@ TEST(GpuPlan, QueriesAndOutputGradientsOfWideHeadsHaveTheStagesThatFitBesideKAnd
     for (const int64_t head_dim_v : {int64_t{64}, head_dim, int64_t{256}}) {
       Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
       problem.head_dim_v = head_dim_v;
-      const GpuPlan plan = hopper_plan_of(problem);
-      const auto wide = std::ranges::find_if(
-          plan.steps, [](const GpuStep& step) { return step.kernel.kind == "wide_backward"; });
-      ASSERT_NE(wide, plan.steps.end());
+      const auto wide = kernel_of<HopperWideBackward>(hopper_plan_of(problem));
       const int64_t columns = round_up(static_cast<int>(head_dim), 64) + round_up(static_cast<int>(head_dim_v), 64);
-      const int64_t rows = 64 * (1 + wide->kernel.stages);
+      const int64_t rows = 64 * (1 + wide.stages);
       EXPECT_LE(rows * columns * 2 + 64 * 64 * (4 + 2 * 2) + 512, Gpu{}.shared_bytes) << head_dim << " " << head_dim_v;
-      EXPECT_GE(wide->kernel.stages, 2);
+      EXPECT_GE(wide.stages, 2);
     }
   }
 }
@@ -1726,13 +1768,13 @@ TEST(GpuPlan, EachSplitOfTheBatchHasItsOwnSumsOfTheColumnsOfAGradient) {
   const GpuPlan of_keys = plan_of(problem);
   ASSERT_GT(of_keys.splits, 1);
   EXPECT_EQ(of_keys.grad_value.offset - of_keys.grad_key.offset, of_keys.splits * 64 * 2 * 64 * 4);
-  EXPECT_EQ(of_keys.workspace.bytes - of_keys.grad_value.offset, of_keys.splits * 64 * 2 * 128 * 4);
+  EXPECT_EQ(of_keys.workspace.bytes() - of_keys.grad_value.offset, of_keys.splits * 64 * 2 * 128 * 4);
   problem.key_form = Form::jagged;
   problem.query_form = Form::shared;
   problem.rows_q = 64;
   const GpuPlan of_queries = plan_of(problem);
   ASSERT_GT(of_queries.splits, 1);
-  EXPECT_EQ(of_queries.workspace.bytes - of_queries.workspace.grad_query, of_queries.splits * 64 * 4 * 64 * 4);
+  EXPECT_EQ(of_queries.workspace.bytes() - of_queries.grad_query.offset, of_queries.splits * 64 * 4 * 64 * 4);
 }
 
 TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
@@ -1742,7 +1784,7 @@ TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
   problem.rows_k = 5;
   problem.heads_q = problem.heads_k = 1;
   const GpuPlan plan = plan_of(problem);
-  for (const int64_t offset : {plan.workspace.grad_query, plan.grad_key.offset, plan.grad_value.offset}) {
+  for (const int64_t offset : {plan.grad_query.offset, plan.grad_key.offset, plan.grad_value.offset}) {
     EXPECT_GE(offset, 0);
     EXPECT_EQ(offset % Workspace::alignment, 0);
   }

@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "compilers.h"
-#include "gpu/kernels/norm.h"
-#include "gpu/kernel.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
+#include "gpu/kernels/norm.h"
 #include "jit/cubin.h"
 
 namespace gdpa::gpu {
@@ -42,8 +41,8 @@ NormGradients gradients_of(const Case& c, int64_t rows) {
   return gradients;
 }
 
-std::vector<gpu::GpuStep> steps_of(const Case& c, int64_t rows, const gpu::Gpu& gpu) {
-  std::vector<gpu::GpuStep> steps = norm_backward_steps(norm_of(c, rows), gradients_of(c, rows), c.aligned, gpu);
+std::vector<NormStep> steps_of(const Case& c, int64_t rows, const Gpu& gpu) {
+  std::vector<NormStep> steps = norm_backward_steps(norm_of(c, rows), gradients_of(c, rows), c.aligned, gpu);
   steps.push_back(norm_step(norm_of(c, rows), c.aligned, gpu));
   return steps;
 }
@@ -57,11 +56,11 @@ TEST_P(NormKernels, KeepEverythingInRegisters) {
     GTEST_SKIP() << error.what();
   }
   const Activation identity("identity");
-  for (const gpu::GpuStep& step : steps_of(GetParam(), 1000, {})) {
-    const std::string source = kernel_source(step.kernel, identity.function());
+  for (const auto& [kernel, ctas] : steps_of(GetParam(), 1000, {})) {
+    const std::string source = kernel.source(identity.function());
     for (const char* const architecture : {"sm_80", "sm_90a", "sm_100a"}) {
       for (const jit::Nvrtc& nvrtc : compilers()) {
-        SCOPED_TRACE(describe(step.kernel) + " " + architecture + " NVRTC " + nvrtc.version());
+        SCOPED_TRACE(kernel.description() + " " + architecture + " NVRTC " + nvrtc.version());
         const jit::Compiled compiled = compile(nvrtc, {source, "identity"}, architecture);
         const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
         EXPECT_EQ(cubin.local_bytes().value_or(-1), 0);
@@ -81,12 +80,12 @@ INSTANTIATE_TEST_SUITE_P(Cases, NormKernels,
                                          Case{DType::float32, 4096, Norm::Kind::layer, DType::float32, true}));
 
 TEST(NormPlan, ManyRowsHaveAsManyCtasAsFitAndFewRowsHaveFewer) {
-  const gpu::Gpu gpu{.multiprocessors = 100};
+  const Gpu gpu{.multiprocessors = 100};
   const Case narrow{DType::bfloat16, 512, Norm::Kind::rms, DType::bfloat16, true};
   const Case wide{DType::bfloat16, 4096, Norm::Kind::rms, DType::bfloat16, true};
   const auto ctas = [&](const Case& c, int64_t rows) {
-    const std::vector<gpu::GpuStep> steps = steps_of(c, rows, gpu);
-    return std::vector<int64_t>{steps[0].work, steps[2].work};
+    const std::vector<NormStep> steps = steps_of(c, rows, gpu);
+    return std::vector<int64_t>{steps[0].ctas, steps[2].ctas};
   };
   EXPECT_EQ(ctas(narrow, 1'000'000), (std::vector<int64_t>{300, 400})) << "of 128 threads, which need many registers";
   EXPECT_EQ(ctas(narrow, 17), (std::vector<int64_t>{5, 5})) << "a CTA has 4 rows at a time";

@@ -1,5 +1,5 @@
 // Compiling ahead covers every kernel that calls of one kind can need: whatever the lengths of the sequences, the
-// number of batch entries and the number of heads are, the planned kernels are among those that steps_ahead() lists
+// number of batch entries and the number of heads are, the planned kernels are among those that kernels_ahead() lists
 // for another problem of that kind. The axes of a dense bias are as long as the sequences.
 #include <gtest/gtest.h>
 
@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "gpu/backend.h"
-#include "gpu/kernel.h"
-#include "gpu/target.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
+#include "gpu/backend.h"
+#include "gpu/target.h"
 
 namespace gdpa::gpu {
 namespace {
@@ -120,10 +119,10 @@ Params params_of(const Problem& problem, const Bias* bias) {
   return params;
 }
 
-std::vector<std::string> names_of(const std::vector<gpu::GpuStep>& steps) {
-  std::vector<std::string> names;
-  for (const gpu::GpuStep& step : steps) names.push_back(describe(step.kernel));
-  return names;
+std::vector<std::string> descriptions_of(const std::vector<KernelAhead>& kernels) {
+  std::vector<std::string> descriptions;
+  for (const KernelAhead& of : kernels) descriptions.push_back(of.kernel.description());
+  return descriptions;
 }
 
 TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
@@ -138,9 +137,9 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
     const Activation activation =
         bias == nullptr ? Activation(draw.one_of({"gelu", "relu", "erf(s)", "silu"}))
                         : Activation("silu(s + t[batch, head, q_idx, kv_idx])", {}, std::vector<std::string>{"t"});
-    const gpu::Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
-    const auto steps_of = [&](const Problem& problem, Lengths lengths) {
-      return steps_ahead(problem, params_of(problem, bias), activation.function(), gpu, lengths);
+    const Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
+    const auto kernels_of = [&](const Problem& problem, Lengths lengths) {
+      return kernels_ahead(problem, params_of(problem, bias), activation.function(), gpu, lengths);
     };
     try {
       Problem first = draw.of_kind(kind);
@@ -150,19 +149,18 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
         return has_few_entries || of.heads_q < 2 || of.rows_q < 2 * of.batch || of.rows_k < 2 * of.batch;
       };
       while (bias != nullptr && has_short_axes(first)) first = draw.of_kind(kind);
-      const std::vector<gpu::GpuStep> ahead = steps_of(first, Lengths::any);
+      const std::vector<KernelAhead> ahead = kernels_of(first, Lengths::any);
       for (int i = 0; i < 10; ++i) {
         const Problem problem = draw.of_kind(kind);
-        for (const gpu::GpuStep& step : steps_of(problem, Lengths::these)) {
-          const bool is_there = std::any_of(ahead.begin(), ahead.end(),
-                                            [&](const gpu::GpuStep& known) { return known.kernel == step.kernel; });
-          EXPECT_TRUE(is_there) << describe(step.kernel) << " of batch " << problem.batch << ", rows " << problem.rows_q
-                                << " and " << problem.rows_k << ", heads " << problem.heads_k << " is not among\n"
-                                << testing::PrintToString(names_of(ahead));
+        for (const auto& [kernel, ctas] : kernels_of(problem, Lengths::these)) {
+          EXPECT_TRUE(std::ranges::find(ahead, kernel, &KernelAhead::kernel) != ahead.end())
+              << kernel.description() << " of batch " << problem.batch << ", rows " << problem.rows_q << " and "
+              << problem.rows_k << ", heads " << problem.heads_k << " is not among\n"
+              << testing::PrintToString(descriptions_of(ahead));
         }
         ++problems;
       }
-      with_others += ahead.size() > steps_of(draw.of_kind(kind), Lengths::these).size() ? 1 : 0;
+      with_others += ahead.size() > kernels_of(draw.of_kind(kind), Lengths::these).size() ? 1 : 0;
     } catch (const Error& error) {
       // Head dims that are too large for the shared memory of this GPU.
       EXPECT_NE(std::string(error.what()).find("shared memory"), std::string::npos) << error.what();

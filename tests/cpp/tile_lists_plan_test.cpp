@@ -1,6 +1,6 @@
 // The plan of the lists of partner tiles of a mask expression: which lists a call has, where they lie, and which
 // prepared lists its kernels can read. No GPU is needed.
-#include "families/tile_lists_plan.h"
+#include "gpu/tile_lists.h"
 
 #include <gtest/gtest.h>
 
@@ -10,80 +10,110 @@
 #include <vector>
 
 #include "gdpa/error.h"
+#include "gpu_calls.h"
 
-namespace gdpa::families {
+namespace gdpa::gpu {
 namespace {
 
-using gpu::GpuPlan;
-using plan::KernelKind;
 using plan::TileListsPlan;
+using Names = std::vector<std::string>;
 
 constexpr int tile_queries = 64, tile_keys = 128;
 
 Problem problem_with_mask() {
   Problem problem;
   problem.direction = Direction::backward;
+  problem.dtype = DType::bfloat16;
   problem.batch = 3;
   problem.rows_q = problem.rows_k = 5000;
   problem.heads_q = 6;
   problem.heads_k = 2;
+  problem.head_dim = problem.head_dim_v = 64;
   problem.has_mask_expression = problem.mask_depends_on_head = true;
   return problem;
 }
 
-/// A plan with kernels of these kinds, which have tiles of one size.
-GpuPlan plan_with(const std::vector<KernelKind>& kinds) {
+/// A kernel of a plan.
+struct Reader {
+  bool reads_query_lists;
+  int keys = tile_keys;
+};
+constexpr Reader backward{true}, forward{false};
+
+/// A plan with lists for these kernels, and the launches that write them.
+GpuPlan plan_with(const std::vector<Reader>& readers, const Problem& problem = problem_with_mask()) {
   GpuPlan plan;
-  for (const KernelKind kind : kinds) {
-    plan::KernelSpec kernel;
-    kernel.kind = kind;
-    kernel.tile_queries = tile_queries;
-    kernel.tile_keys = tile_keys;
-    plan.steps.push_back({kernel, 1});
+  for (const Reader& reader : readers) {
+    lists_of_tiles(problem, tile_queries, reader.keys, reader.reads_query_lists, plan);
   }
+  const Params params;
+  const Activation activation(plain);
+  place_tile_lists({problem, params, activation.function(), {}}, plan, plan.launches);
   return plan;
 }
 
-/// The message of the refusal to run kernels of this kind with prepared lists. Empty if the kernels can read them.
-std::string refusal_of(KernelKind kind, const TileListsPlan& prepared) {
+/// The message of the refusal to run a kernel with prepared lists. Empty if the kernel can read them.
+std::string refusal_of(const Reader& reader, const TileListsPlan& prepared) {
   plan::PreparedTiles tiles;
   tiles.lists = {prepared};
   Problem problem = problem_with_mask();
   problem.prepared = std::make_shared<plan::PreparedTiles>(tiles);
-  GpuPlan plan = plan_with({kind});
   try {
-    add_tile_lists(problem, plan);
+    EXPECT_TRUE(plan_with({reader}, problem).launches.empty()) << "the lists are there";
   } catch (const Error& error) {
     return error.what();
   }
-  EXPECT_TRUE(plan.list_steps.empty()) << "the lists are there";
   return "";
 }
 
 TEST(TileListsPlan, KernelsOfOneTileSizeShareListsInEitherOrder) {
-  for (const std::vector<KernelKind>& kinds : {std::vector{KernelKind::backward, KernelKind::round_grad_query},
-                                               std::vector{KernelKind::round_grad_query, KernelKind::backward}}) {
-    GpuPlan plan = plan_with(kinds);
-    add_tile_lists(problem_with_mask(), plan);
+  for (const std::vector<Reader>& readers : {std::vector{backward, forward}, std::vector{forward, backward}}) {
+    const GpuPlan plan = plan_with(readers);
     ASSERT_EQ(plan.tile_lists.size(), 1U);
     EXPECT_TRUE(plan.tile_lists[0].has_query_lists) << "backward reads them";
-    EXPECT_EQ(plan.list_steps.back().kernel.kind, KernelKind::list_query_tiles);
+    EXPECT_EQ(names_of(plan), (Names{"locate_lists", "list_key_tiles", "list_query_tiles"}));
   }
 }
 
 TEST(TileListsPlan, ForwardHasNoListsOfQueryTiles) {
-  GpuPlan plan = plan_with({KernelKind::forward});
-  add_tile_lists(problem_with_mask(), plan);
+  const GpuPlan plan = plan_with({forward});
   ASSERT_EQ(plan.tile_lists.size(), 1U);
   EXPECT_FALSE(plan.tile_lists[0].has_query_lists);
-  EXPECT_EQ(plan.list_steps.back().kernel.kind, KernelKind::list_key_tiles);
+  EXPECT_EQ(names_of(plan), (Names{"locate_lists", "list_key_tiles"}));
+}
+
+TEST(TileListsPlan, AKernelReadsTheListsOfItsTilesAndThoseOfQueryTilesIfItOwnsKeys) {
+  Problem problem = problem_with_mask();
+  const auto expect_lists = [](const GpuPlan& plan, const auto& kernel, bool of_queries) {
+    ASSERT_LT(static_cast<std::size_t>(kernel.tile_lists), plan.tile_lists.size());
+    const TileListsPlan& lists = plan.tile_lists[static_cast<std::size_t>(kernel.tile_lists)];
+    EXPECT_TRUE(lists.is_of(kernel.tile_queries, kernel.tile_keys));
+    EXPECT_EQ(lists.has_query_lists, of_queries) << Kernel(kernel).description();
+  };
+  for (const bool has_tensor_maps : {true, false}) {
+    for (const bool has_gaps : {true, false}) {
+      problem.has_key_gaps = has_gaps;
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        problem.direction = direction;
+        const GpuPlan plan = TestCall{.problem = problem, .has_tensor_maps = has_tensor_maps}.plan();
+        const bool owns_keys = direction == Direction::backward;
+        for (const Launch* const launch : kernels_of(plan)) {
+          visit_as<HopperForward, PortableForward, PortableBackward>(
+              launch->kernel(), [&](const auto& kernel) { expect_lists(plan, kernel, owns_keys); });
+          visit_as<PortableBackwardQuery>(launch->kernel(),
+                                          [&](const auto& kernel) { expect_lists(plan, kernel, false); });
+        }
+        for (const HopperBackwardKernel& kernel : hopper_backward_kernels(plan)) {
+          EXPECT_TRUE(plan.tile_lists[static_cast<std::size_t>(kernel.tile_lists)].has_query_lists);
+        }
+      }
+    }
+  }
 }
 
 /// TileLists describes the lists: an element for each tile of keys, and two for each tile of queries.
 TEST(TileListsPlan, TheArraysOfAllListsLieOneBehindTheOther) {
-  GpuPlan plan = plan_with({KernelKind::backward, KernelKind::forward});
-  plan.steps[1].kernel.tile_keys = 64;
-  add_tile_lists(problem_with_mask(), plan);
+  const GpuPlan plan = plan_with({backward, Reader{false, 64}});
   ASSERT_EQ(plan.tile_lists.size(), 2U);
   struct Array {
     int64_t begin;
@@ -105,27 +135,24 @@ TEST(TileListsPlan, TheArraysOfAllListsLieOneBehindTheOther) {
     EXPECT_GE(array.begin, end);
     end = array.begin + array.bytes;
   }
-  EXPECT_GE(plan.workspace.bytes, end);
+  EXPECT_GE(plan.workspace.bytes(), end);
 }
 
 TEST(TileListsPlan, PreparedListsOfBackwardAreForForwardTooAndNotTheOtherWay) {
-  GpuPlan of_backward = plan_with({KernelKind::backward}), of_forward = plan_with({KernelKind::forward});
-  add_tile_lists(problem_with_mask(), of_backward);
-  add_tile_lists(problem_with_mask(), of_forward);
-  const TileListsPlan backward = of_backward.tile_lists[0], forward = of_forward.tile_lists[0];
-  EXPECT_EQ(refusal_of(KernelKind::backward, backward), "");
-  EXPECT_EQ(refusal_of(KernelKind::forward, backward), "");
-  EXPECT_EQ(refusal_of(KernelKind::forward, forward), "");
-  EXPECT_NE(refusal_of(KernelKind::backward, forward).find("and for backward if it is one"), std::string::npos);
+  const TileListsPlan of_backward = plan_with({backward}).tile_lists[0],
+                      of_forward = plan_with({forward}).tile_lists[0];
+  EXPECT_EQ(refusal_of(backward, of_backward), "");
+  EXPECT_EQ(refusal_of(forward, of_backward), "");
+  EXPECT_EQ(refusal_of(forward, of_forward), "");
+  EXPECT_NE(refusal_of(backward, of_forward).find("and for backward if it is one"), std::string::npos);
 }
 
 TEST(TileListsPlan, PreparedListsOfOtherTilesOrHeadsAreRefused) {
-  GpuPlan plan = plan_with({KernelKind::forward});
-  add_tile_lists(problem_with_mask(), plan);
+  const GpuPlan plan = plan_with({forward});
   const auto refused = [&](auto change) {
     TileListsPlan lists = plan.tile_lists[0];
     change(lists);
-    return !refusal_of(KernelKind::forward, lists).empty();
+    return !refusal_of(forward, lists).empty();
   };
   EXPECT_FALSE(refused([](TileListsPlan&) {}));
   EXPECT_TRUE(refused([](TileListsPlan& lists) { lists.tile_queries = 128; }));
@@ -135,4 +162,4 @@ TEST(TileListsPlan, PreparedListsOfOtherTilesOrHeadsAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdpa::families
+}  // namespace gdpa::gpu

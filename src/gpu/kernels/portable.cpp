@@ -14,8 +14,6 @@ namespace {
 constexpr int chunk_bytes = 16;         // of a row in shared memory
 constexpr int columns_of_product = 16;  // to which head dims are padded
 
-int divide_up(int count, int divisor) { return (count + divisor - 1) / divisor; }
-
 bool fits(const PortableKernel& kernel, int64_t shared_bytes, const Gpu& gpu) {
   constexpr int64_t reserved = 1024;  // by the system, of each CTA
   const int64_t bytes = shared_bytes + portable_static_shared_bytes;
@@ -35,7 +33,8 @@ int64_t portable_row_bytes(const AttentionKernel& kernel, int elements) {
 }
 
 int portable_columns_of_warp(const PortableKernel& kernel, int columns) {
-  return divide_up(divide_up(columns, kernel.column_warps), columns_of_product) * columns_of_product;
+  const int of_warp = (columns + kernel.column_warps - 1) / kernel.column_warps;
+  return (of_warp + columns_of_product - 1) / columns_of_product * columns_of_product;
 }
 
 int64_t portable_operand_row_bytes(const PortableKernel& kernel, int columns) {
