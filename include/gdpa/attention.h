@@ -14,20 +14,23 @@
 
 namespace gdpa {
 
-/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), one number for
-/// each batch entry, or one number for each row of the query. Gradients include the factor.
+/// The factor of O after the sum over keys. All gradients include it. It is one of these:
+///   - a number
+///   - 1/L_q or 1/L_k, which is 0 for a sequence without rows
+///   - one number for each batch entry
+///   - one number for each row of the query
 ///
-/// Numbers of rows may have a gradient, for which backward multiplies f by the number, as a function that reads a
-/// tensor does. On a GPU, backward always does so. With numbers of rows, the function of the call reads at most seven
-/// tensors.
+/// With numbers of rows, backward computes with r f(s), where r is the number of the row. The numbers are then one more
+/// tensor of the function, and may have a gradient. A GPU always does this, the CPU only for that gradient. The
+/// function of the call may therefore read at most seven tensors, one less than otherwise.
 struct OutScale {
   enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch, per_row };
   Kind kind = Kind::number;
   double number = 1.0;        ///< for Kind::number
   TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
-  TensorView per_row =
-      {};  ///< for Kind::per_row: the same types, on a GPU only float32; (tokens) of a jagged query, (length) of a
-           ///< shared query, or (batch, length) of a dense query, whose rows have one distance in memory
+  /// For Kind::per_row: float32, or on the CPU float64. The shape is (tokens) for a jagged query, (length) for a shared
+  /// query, and (batch, length) for a dense query, whose rows have one distance in memory.
+  TensorView per_row = {};
 
   static OutScale of(double number) { return {Kind::number, number, {}}; }
   static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }
@@ -38,21 +41,24 @@ struct OutScale {
 
 /// A tensor of the call (Activation::parameters() or MaskExpression::tensors()). The strides may have any value.
 ///
-/// A tensor that the expression reads without an index has shape () for all query heads, or (heads) with one number for
-/// each query head. It is float32, or on the CPU float64. A tensor that the expression reads by index, as in
-/// "s + table[head, clamp(q_idx - kv_idx, 0, 127)]", has one axis for each index. An index beyond an axis is clamped,
-/// so an axis of size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A
-/// tensor that is an index itself is int32 or int64.
+/// A tensor that the expression reads without an index:
+///   - has shape (), one number for all query heads, or (heads), one number for each query head
+///   - is float32, or on the CPU float64
 ///
-/// If the index of an axis is q_row or kv_row and nothing else, the axis has at least as many elements as the packed
-/// query or key has rows, or exactly one.
+/// A tensor that the expression reads by index, as in "s + table[head, clamp(q_idx - kv_idx, 0, 127)]":
+///   - has one axis for each index. An index beyond an axis is clamped, so an axis of size 1 is broadcast
+///   - has at least as many elements as the packed query has rows on an axis whose index is q_row alone, or exactly
+///   one.
+///     The same holds for kv_row and the packed key
+///   - is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A tensor that is an index is int32 or
+///   int64
 struct Parameter {
   std::string name;
   TensorView value;
 };
 
-/// The gradient of a tensor of the call, in its shape. backward() overwrites it. The dtype is float32; or on the CPU
-/// float64, or on a GPU the dtype of the tensor.
+/// The gradient of a tensor of the call, in its shape. backward() overwrites it. The dtype is float32, and may also be
+/// float64 on the CPU, or the dtype of the tensor on a GPU.
 struct ParameterGradient {
   std::string name;
   MutableTensorView value;
@@ -78,8 +84,8 @@ struct WantedGradients {
 struct Workspace {
   static constexpr int64_t alignment = 256;  ///< bytes
 
-  void* data =
-      nullptr;  ///< a multiple of `alignment`. With null, the call allocates from the memory pool of the stream
+  /// A multiple of `alignment`. With null, the call allocates from the memory pool of the stream.
+  void* data = nullptr;
   int64_t bytes = 0;
 };
 
@@ -98,8 +104,8 @@ struct PreparedMask {
 ///           is 0 or more, no number is below the one before it, and the last number is at most the number of tokens.
 ///           Rows before the first number and after the last number belong to no sequence. On a GPU the host does not
 ///           read the numbers, and the kernels clamp wrong ones (docs/compilation.md).
-///   gapped  rank 3, (tokens, heads, head_dim), with the begin and the end of each sequence, (batch, 2, int32 or
-///   int64).
+///   gapped  rank 3, (tokens, heads, head_dim), with the begin and the end of each sequence: (batch, 2), int32 or
+///   int64.
 ///           Sequence b has the rows from its begin up to, not including, its end. Sequences are in any order, and rows
 ///           between them belong to no sequence. Sequences of queries must not overlap. Sequences of keys may overlap:
 ///           the gradient of a common key is the sum over its sequences.

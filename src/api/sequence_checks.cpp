@@ -279,8 +279,8 @@ Sequences output_side_of(const Attention& attention, const Side& queries, int64_
   constexpr std::string_view who = "output_offsets";
   if (!attention.output_offsets) {
     if (!attention.zeroes_output && !queries.has_gaps) {
-      refuse("zeroes_output", "true without seq_offsets_q and output_offsets", "false",
-             "say where the sequences are by one of them");
+      refuse("zeroes_output", "seq_offsets_q or output_offsets if it is false", "neither",
+             "pass one of them, or set it to true");
     }
     return {};
   }

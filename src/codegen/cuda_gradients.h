@@ -10,8 +10,9 @@
 
 namespace gdpa::activation {
 
-/// Returns the position in Function::inputs() of the read whose gradient has sums in shared memory: the first one with
-/// a computed index that does not depend only on i - j. `wanted` has bit n for tensor n.
+/// Returns the position in Function::inputs() of the read whose gradient has sums in shared memory. It is the first
+/// read of a wanted tensor with a computed index that depends on i and j not only through i - j. `wanted` has bit n for
+/// tensor n.
 std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted);
 
 /// The kernel of a struct Gradients.
@@ -31,9 +32,8 @@ struct GradientsForm {
 ///       template <bool are_regular>
 ///       __device__ void add(int pass, const float (&scores)[2], const float (&grad_p)[2], const bool (&is_valid)[2],
 ///                           int query, int first_key, float (&diagonal)[2]);
-///       // Whether at `keys` keys from first_key on, the elements of keys 2 n and 2 n + 1 are adjacent, at multiples
-///       of
-///       // the two sums, in each read whose indices are positions.
+///       // Whether the elements of two adjacent keys, from first_key to first_key + keys - 1, are adjacent and begin
+///       // at a multiple of two sums. The condition is for each read whose indices are positions.
 ///       __device__ bool has_pairs_at(int first_key, int keys) const;
 ///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
 ///       __device__ void add_diagonal(int read, int query, int key, float term);
@@ -52,10 +52,12 @@ struct GradientsForm {
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
                              const GradientsForm& form);
 
-/// Returns the tensors, bit n for tensor n, whose gradients are sums of dS: f(s) = g(s + e), and e is a sum of their
-/// elements with constant factors. Each index of a read is a position, or is a function of i - j, or depends on neither
-/// i nor j; or the read is the only one of lookups_with_ranges() (expression/lookup.h). The first kind is left out
-/// unless `takes_spread`.
+/// Returns the tensors whose gradients backward can compute as sums of dS: bit n for tensor n. The function is g(s +
+/// e), and e is a sum of elements of these tensors with constant factors. Each read of such a tensor is of one kind:
+///   - its indices depend on neither i nor j (one sum for each head and batch entry)
+///   - its indices depend on i and j only through i - j (one sum for each diagonal)
+///   - its indices are positions, i and j among them. With `takes_spread`, one such read is allowed
+///   - it is a lookup, and the only one of lookups_with_ranges() (expression/lookup.h)
 unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool takes_spread);
 
 /// Returns the struct with which backward adds dS to the sums of `wanted`, which are some of tensors_of_score():
@@ -91,8 +93,8 @@ unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool 
 std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
                                    std::string_view sum, bool own_elements);
 
-/// Returns the struct with which backward stores dS in the gradient of the tensor `wanted`, if no other score has the
-/// element. It is one of tensors_of_score(), and is_read_by_all_positions().
+/// Returns the struct with which backward stores dS in the gradient of the tensor `wanted`, for scores that share their
+/// element with no other score. The tensor is one of tensors_of_score(), and its read is_read_by_all_positions().
 ///     struct StoredTensor {
 ///       using Element = ...;            // of the gradient
 ///       static constexpr int tensor;    // its number
