@@ -23,7 +23,7 @@ using activation::Index;
 using activation::Operation;
 using activation::Program;
 using Kind = activation::Input::Kind;
-using Pattern = InputPlan::Pattern;
+using activation::Dependence;
 
 /// Calls body with an element of the type of a tensor.
 template <class Body>
@@ -131,15 +131,12 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     Input& input = inputs_[n];
     input.is_read_by_score = reads(function.value_and_derivative(), n) || reads(function.value(), n);
-    bool on_query = inputs[n].kind == Kind::index && inputs[n].index == Index::query;
-    bool on_key = inputs[n].kind == Kind::index && inputs[n].index == Index::key;
     int key_axes = 0;
     for (std::size_t a = 0; a < inputs[n].indices.size(); ++a) {
       const Program& program = inputs[n].indices[a];
       Axis axis;
       axis.bare = activation::bare_index(program, inputs);
       axis.has_rows = activation::is_row_axis(inputs[n], a);
-      axis.depends_on_query = activation::reads_index(program, inputs, Index::query);
       axis.depends_on_key = activation::reads_index(program, inputs, Index::key);
       if (axis.bare) {
         axis.input = static_cast<std::size_t>(program.steps[program.results[0]].number);
@@ -153,22 +150,15 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
         ++key_axes;
         input.run_axis = key_axes == 1 && axis.bare ? static_cast<int>(a) : -1;
       }
-      on_query = on_query || axis.depends_on_query;
-      on_key = on_key || axis.depends_on_key;
       input.axes.push_back(std::move(axis));
     }
-    const bool on_both = on_query && on_key;
-    input.pattern = activation::is_diagonal(inputs[n], inputs) ? Pattern::diagonal
-                    : on_both                                  ? Pattern::any
-                    : on_query                                 ? Pattern::row
-                    : on_key                                   ? Pattern::column
-                                                               : Pattern::constant;
+    input.pattern = activation::dependence_of(inputs[n], inputs);
   }
   checks_indices_ = gdpa::checks_indices();
   for (std::size_t n = 0; n < inputs_.size(); ++n) {
     // The numbers of a diagonal are not in the order of the keys.
-    const bool is_nested_diagonal = inputs_[n].pattern == Pattern::diagonal && inputs_[n].is_read_by_index;
-    if (is_nested_diagonal || (checks_indices_ && inputs[n].kind == Kind::read)) inputs_[n].pattern = Pattern::any;
+    const bool is_nested_diagonal = inputs_[n].pattern == Dependence::difference && inputs_[n].is_read_by_index;
+    if (is_nested_diagonal || (checks_indices_ && inputs[n].kind == Kind::read)) inputs_[n].pattern = Dependence::both;
   }
 }
 
@@ -214,7 +204,8 @@ void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
       fill_index(n, row);
     }
   };
-  for_each_fill(fill_input, [](Pattern pattern) { return pattern == Pattern::row || pattern == Pattern::any; });
+  for_each_fill(fill_input,
+                [](Dependence pattern) { return pattern == Dependence::query || pattern == Dependence::both; });
 }
 
 /// Calls fill_input(input, row): first once for each input without rows, then for each row and each input that
@@ -225,9 +216,9 @@ void TileInputs<Compute>::for_each_fill(const Fill& fill_input, const HasRows& h
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
   // In a diagonal, i is the last query and j goes on beyond the last key: row r of the tile begins rows - 1 - r later.
   for (std::size_t n = 0; n < inputs.size(); ++n) {
-    const Pattern pattern = plan_.inputs()[n].pattern;
-    if (pattern == Pattern::row && inputs[n].kind == Kind::index) fill_index(n, rows_ - 1);
-    if (pattern != Pattern::row && pattern != Pattern::any) fill_input(n, 0);
+    const Dependence pattern = plan_.inputs()[n].pattern;
+    if (pattern == Dependence::query && inputs[n].kind == Kind::index) fill_index(n, rows_ - 1);
+    if (pattern != Dependence::query && pattern != Dependence::both) fill_input(n, 0);
   }
   const bool varies = std::any_of(plan_.inputs().begin(), plan_.inputs().end(),
                                   [&](const InputPlan::Input& input) { return has_rows(input.pattern); });
@@ -256,25 +247,25 @@ void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation:
   keeps_offsets_ = false;
   fills_tiles_ = false;
   const auto fill_input = [&](std::size_t n, int64_t row) {
-    const Pattern pattern = plan_.inputs()[n].pattern;
+    const Dependence pattern = plan_.inputs()[n].pattern;
     if (inputs[n].kind != Kind::read) {
       fill_index(n, row);
       const double number = lines_[n].number;
-      intervals[n] = pattern == Pattern::row ? Interval{static_cast<double>(tile.queries.begin),
-                                                        static_cast<double>(tile.queries.end - 1), false}
-                     : pattern == Pattern::column
+      intervals[n] = pattern == Dependence::query ? Interval{static_cast<double>(tile.queries.begin),
+                                                             static_cast<double>(tile.queries.end - 1), false}
+                     : pattern == Dependence::key
                          ? Interval{static_cast<double>(tile.keys.begin), static_cast<double>(tile.keys.end - 1), false}
                          : Interval::point(number);
       return;
     }
-    const int64_t count = pattern == Pattern::column     ? columns_
-                          : pattern == Pattern::diagonal ? columns_ + rows_ - 1
-                                                         : 1;
+    const int64_t count = pattern == Dependence::key          ? columns_
+                          : pattern == Dependence::difference ? columns_ + rows_ - 1
+                                                              : 1;
     diagonal_.resize(static_cast<std::size_t>(count));
     read_line(n, row, count, diagonal_.data());
     std::vector<double>& numbers = lines_[n].numbers;
     if (count == 1 && plan_.inputs()[n].is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
-    const bool is_first = pattern != Pattern::row || row == 0;
+    const bool is_first = pattern != Dependence::query || row == 0;
     Interval& interval = intervals[n];
     if (is_first) interval = {infinity, -infinity, false};
     for (const Compute value : diagonal_) {
@@ -284,7 +275,7 @@ void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation:
       interval.may_be_nan = interval.may_be_nan || std::isnan(number);
     }
   };
-  for_each_fill(fill_input, [](Pattern pattern) { return pattern == Pattern::row; });
+  for_each_fill(fill_input, [](Dependence pattern) { return pattern == Dependence::query; });
   for (Interval& interval : intervals) {
     if (interval.low > interval.high) interval = Interval::whole();  // only NaN
   }
@@ -326,14 +317,15 @@ void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
     }
   }
   const InputPlan::Input& plan = plan_.inputs()[input];
-  if (plan.is_read_by_index && plan.pattern != Pattern::column) {
+  if (plan.is_read_by_index && plan.pattern != Dependence::key) {
     std::fill(line.numbers.begin(), line.numbers.end(), line.number);
   }
   if (!plan.is_read_by_score || !fills_tiles_) return;
   const auto as_compute = [](double number) { return static_cast<Compute>(number); };
-  for (int64_t r = plan.pattern == Pattern::row ? row : 0; r < (plan.pattern == Pattern::row ? row + 1 : rows_); ++r) {
+  for (int64_t r = plan.pattern == Dependence::query ? row : 0;
+       r < (plan.pattern == Dependence::query ? row + 1 : rows_); ++r) {
     Compute* const values = tiles_[input].data() + r * columns_;
-    if (plan.pattern == Pattern::column) {
+    if (plan.pattern == Dependence::key) {
       std::transform(line.numbers.begin(), line.numbers.begin() + columns_, values, as_compute);
     } else {
       std::fill_n(values, columns_, as_compute(line.number));
@@ -348,22 +340,22 @@ void TileInputs<Compute>::fill_read(std::size_t input, int64_t row) {
   Compute* const tile = plan.is_read_by_score ? tiles_[input].data() : nullptr;
   const auto row_of_tile = [&](int64_t r) { return tile == nullptr ? nullptr : tile + r * columns_; };
   switch (plan.pattern) {
-    case Pattern::any:
+    case Dependence::both:
       read_line(input, row, columns_, row_of_tile(row));
       return;
-    case Pattern::row:
+    case Dependence::query:
       read_line(input, row, 1, row_of_tile(row));
       if (tile != nullptr) std::fill_n(row_of_tile(row), columns_, *row_of_tile(row));
       break;
-    case Pattern::constant:
+    case Dependence::none:
       read_line(input, 0, 1, tile);
       if (tile != nullptr) std::fill_n(tile, rows_ * columns_, *tile);
       break;
-    case Pattern::column:
+    case Dependence::key:
       read_line(input, 0, columns_, tile);
       for (int64_t r = 1; tile != nullptr && r < rows_; ++r) std::copy_n(tile, columns_, row_of_tile(r));
       return;
-    case Pattern::diagonal:
+    case Dependence::difference:
       diagonal_.resize(static_cast<std::size_t>(columns_ + rows_ - 1));
       read_line(input, 0, columns_ + rows_ - 1, diagonal_.data());
       for (int64_t r = 0; tile != nullptr && r < rows_; ++r) {
@@ -482,7 +474,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
   write([this](int64_t k) { return offset_[static_cast<std::size_t>(k)]; });
   if (!keeps) return;
   std::vector<int64_t>& offsets = lines_[input].offsets;
-  const bool has_rows = plan.pattern == Pattern::any || plan.pattern == Pattern::row;
+  const bool has_rows = plan.pattern == Dependence::both || plan.pattern == Dependence::query;
   offsets.resize(static_cast<std::size_t>((has_rows ? rows_ : 1) * count));
   const auto of_row = offsets.begin() + (has_rows ? row * count : 0);
   if (has_grad_offsets) {
@@ -523,7 +515,7 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
   const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
   const auto row_of = [&](int64_t row) { return terms + row * columns_; };
   if (plan_.inputs()[input].run_axis >= 0) {
-    const bool has_rows = plan_.inputs()[input].pattern == Pattern::any;
+    const bool has_rows = plan_.inputs()[input].pattern == Dependence::both;
     for (int64_t row = 0; row < rows_; ++row) {
       if (!has_rows) lines_[input].starts[static_cast<std::size_t>(row)] = lines_[input].starts[0];
       add_run(input, row, row_of(row), sums);
@@ -531,25 +523,25 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
     return;
   }
   switch (plan_.inputs()[input].pattern) {
-    case Pattern::any:
+    case Dependence::both:
       for (std::size_t k = 0; k < offsets.size(); ++k) {
         const int64_t copy = static_cast<int64_t>(k) & (to.copies - 1);
         sums[copy * to.elements + offsets[k]] += static_cast<double>(terms[k]);
       }
       return;
-    case Pattern::row:
+    case Dependence::query:
       for (int64_t row = 0; row < rows_; ++row) {
         add(static_cast<std::size_t>(row), std::accumulate(row_of(row), row_of(row) + columns_, 0.0));
       }
       return;
-    case Pattern::constant:
+    case Dependence::none:
       add(0, std::accumulate(terms, row_of(rows_), 0.0));
       return;
-    case Pattern::column:
-    case Pattern::diagonal:
+    case Dependence::key:
+    case Dependence::difference:
       break;
   }
-  const bool is_diagonal = plan_.inputs()[input].pattern == Pattern::diagonal;
+  const bool is_diagonal = plan_.inputs()[input].pattern == Dependence::difference;
   sums_.assign(offsets.size(), 0.0);
   for (int64_t row = 0; row < rows_; ++row) {
     double* const line = sums_.data() + (is_diagonal ? rows_ - 1 - row : 0);

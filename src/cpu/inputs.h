@@ -31,26 +31,17 @@ class InputPlan {
  public:
   explicit InputPlan(const activation::Function& function);
 
-  /// The dependence of an input on the positions in a tile. Each pattern is computed with the fewest elements.
-  enum class Pattern : std::uint8_t {
-    constant,  ///< the same for all scores of a batch entry and head
-    row,       ///< the same for all keys of a query
-    column,    ///< the same for all queries of a key
-    diagonal,  ///< depends only on i - j
-    any,
-  };
-
   struct Axis {
     std::optional<activation::Index> bare;  ///< the index is this position
     std::size_t input = 0;                  ///< of `bare`
     bool depends_on_key = false;
-    bool depends_on_query = false;
     std::optional<Evaluator> evaluator;  ///< of another index
     bool has_rows = false;               ///< the index is the row of the packed operand
   };
 
   struct Input {
-    Pattern pattern = Pattern::constant;
+    /// The positions in a tile that the input depends on. Each pattern is computed with the fewest elements.
+    activation::Dependence pattern = activation::Dependence::none;
     bool is_read_by_score = false;
     bool is_read_by_index = false;  ///< of a later read, other than as a bare position
     std::vector<Axis> axes;
