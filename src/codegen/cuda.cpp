@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "codegen/inputs_printer.h"
 #include "codegen/program_printer.h"
 #include "expression/function.h"
-#include "expression/rewrite/degree.h"
 #include "expression/rewrite/prove.h"
 #include "expression/rewrite/query_factor.h"
 #include "expression/rewrite/rounded_query.h"
@@ -44,7 +42,7 @@ void take_score_factor_out(FactoredProgram& value, double degree) {
   value.score_factor = 1;
 }
 
-constexpr Range everything = {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+constexpr Range everything = {-infinity, infinity};
 
 /// The form of f in a forward kernel.
 struct Forward {
@@ -54,7 +52,7 @@ struct Forward {
 };
 
 Forward forward_of(const Function& function, FactoredProgram value, Range scores, ForwardForm form) {
-  if (!form.scales_scores) take_score_factor_out(value, degree_of(function.value()).value());
+  if (!form.scales_scores) take_score_factor_out(value, function.facts().degree.value());
   const bool clamps_at_zero = !form.is_of_list && take_clamp_at_zero(value.program);
   const double factor = value.score_factor;
   return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
@@ -185,21 +183,29 @@ std::string members_of_query(std::string_view name, const Function& function, bo
       factor->degree == 0 ? printed.result(0) : fmt::format("gdpa::fast::moderate({}, scale)", printed.result(0)));
 }
 
+/// A factor of a head: `number` times the result of the program, if it has one.
+struct HeadFactor {
+  std::string statements;
+  std::string product;
+};
+
+HeadFactor head_factor_of(const Function& function, double number, const Program& program) {
+  if (program.steps.empty()) return {"", literal(number)};
+  const RealPrinter factor(program, function.inputs(), Accuracy::fast, function.parameters().size());
+  return {factor.statements(),
+          number == 1 ? factor.result(0) : fmt::format("{} * {}", literal(number), factor.result(0))};
+}
+
 /// Returns the member value_factor_of(), which may depend on numbers of the head. If g has degree 1 (QueryFactor), P
 /// contains the factor of Q, and value_factor_of() divides by it.
 std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value,
                                  const std::optional<QueryFactor>& query) {
-  const std::string number = literal(value_factor_of(value));
+  const HeadFactor factor = head_factor_of(function, value_factor_of(value), value.head_factor);
   const bool divides = query && query->degree == 1;
   if (value.head_factor.steps.empty() && !divides) {
     return fmt::format(
-        "  static __device__ constexpr float value_factor_of(const gdpa::Params&, int) {{ return {}; }}\n\n", number);
-  }
-  std::string statements, product = number;
-  if (!value.head_factor.steps.empty()) {
-    const RealPrinter factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
-    statements = factor.statements();
-    product = fmt::format("{} * {}", number, factor.result(0));
+        "  static __device__ constexpr float value_factor_of(const gdpa::Params&, int) {{ return {}; }}\n\n",
+        factor.product);
   }
   return fmt::format(
       "  static __device__ __forceinline__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
@@ -208,7 +214,8 @@ std::string value_factor_of_head(std::string_view name, const Function& function
       "{}"
       "    return {}{};\n"
       "  }}\n\n",
-      name, statements, product, divides ? " / query_factor_of(params, head, static_cast<float>(params.scale))" : "");
+      name, factor.statements, factor.product,
+      divides ? " / query_factor_of(params, head, static_cast<float>(params.scale))" : "");
 }
 
 Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
@@ -263,16 +270,10 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
           bounds_scores, multiplies_query};
 }
 
-/// Returns a member of a struct that computes a factor of the head: `number` times the result of the program, if it has
-/// one, times a power of the scale.
-std::string factor_of_head(std::string_view member, const Function& all, double number, const Program* program,
-                           double power_of_scale) {
-  std::string statements, product = literal(number);
-  if (program != nullptr && !program->steps.empty()) {
-    const RealPrinter factor(*program, all.inputs(), Accuracy::fast, all.parameters().size());
-    statements = factor.statements();
-    product = number == 1 ? factor.result(0) : fmt::format("{} * {}", product, factor.result(0));
-  }
+/// Returns a member of a struct that computes a factor of the head times a power of the scale.
+std::string factor_member(std::string_view member, const Function& all, double number, const Program& program,
+                          double power_of_scale) {
+  auto [statements, product] = head_factor_of(all, number, program);
   const std::string scale = fmt::format("parameters[{}]", all.parameters().size());
   if (power_of_scale == 1) product += " * " + scale;
   if (power_of_scale != 0 && power_of_scale != 1) {
@@ -287,7 +288,7 @@ std::string factor_of_head(std::string_view member, const Function& all, double 
 /// f'(s).
 std::string members_of_backward(std::string_view name, const Function& all, const FactoredProgram& program,
                                 std::optional<double> degree = {}) {
-  const Program* const of_derivative = program.other_factors.empty() ? nullptr : program.other_factors.data();
+  const Program of_derivative = program.other_factors.empty() ? Program{} : program.other_factors[0];
   const double factor = program.score_factor;
   const bool takes_scale = program.takes_scale || degree.has_value();
   return fmt::format(
@@ -295,16 +296,17 @@ std::string members_of_backward(std::string_view name, const Function& all, cons
       "  static constexpr bool derivative_lacks_one = {};\n"
       "{}{}{}{}",
       !takes_scale, program.lacks_one, members_of_head(degree ? 1 : factor), parameters_of(name, all, takes_scale),
-      factor_of_head("value_factor", all, program.value_factor * (degree ? std::pow(factor, *degree) : 1),
-                     &program.head_factor, degree.value_or(0)),
-      factor_of_head("derivative_factor", all, degree ? std::pow(factor, *degree - 1) : 1, of_derivative,
-                     degree ? *degree - 1 : 0));
+      factor_member("value_factor", all, program.value_factor * (degree ? std::pow(factor, *degree) : 1),
+                    program.head_factor, degree.value_or(0)),
+      factor_member("derivative_factor", all, degree ? std::pow(factor, *degree - 1) : 1, of_derivative,
+                    degree ? *degree - 1 : 0));
 }
 
 /// A struct of f and f', which are the results of the program.
 Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program,
                        ForwardForm form) {
-  const std::optional<double> degree = form.scales_scores ? std::nullopt : degree_of(all.value());
+  std::optional<double> degree;
+  if (!form.scales_scores) degree = all.facts().degree;
   const RealPrinter both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
   return {fmt::format(
       "struct {} {{\n"
@@ -400,8 +402,8 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     terms += fmt::format("    terms[{}] = {};\n", k, results.result(2 + k));
     if (all.other_factors.empty() || all.other_factors[1 + k].steps.empty()) continue;
-    const RealPrinter factor(all.other_factors[1 + k], function.inputs(), Accuracy::fast, function.parameters().size());
-    factors += fmt::format("    {{\n{}      totals[{}] *= {};\n    }}\n", factor.statements(), k, factor.result(0));
+    const HeadFactor factor = head_factor_of(function, 1, all.other_factors[1 + k]);
+    factors += fmt::format("    {{\n{}      totals[{}] *= {};\n    }}\n", factor.statements, k, factor.product);
   }
   return fmt::format(
       "struct {0} {{\n"
