@@ -8,7 +8,7 @@
 
 namespace gdpa {
 
-/// The mask of one batch entry and query head. Condition is the struct that src/codegen/cuda_condition.cpp prints,
+/// The mask of one batch entry and query head. Condition is the struct that src/codegen/condition.cpp prints,
 /// and Params::tile_lists[lists] has the lists.
 template <class Condition, int lists>
 struct ExpressionMask {

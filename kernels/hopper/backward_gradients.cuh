@@ -58,7 +58,7 @@ struct NumberGradients {
 };
 
 /// Config::Gradients of a function g(s + e), where the terms of the tensors in e are dS. `Tensors_` is the generated
-/// struct of src/codegen/cuda_gradients.h. A warp has the terms of 16 keys and 64 queries.
+/// struct of src/codegen/gradients.h. A warp has the terms of 16 keys and 64 queries.
 template <class Tensors_>
 struct ScoreGradients {
   using Tensors = Tensors_;

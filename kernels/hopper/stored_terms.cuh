@@ -55,7 +55,7 @@ struct BorderSums {
 };
 
 /// Config::Gradients of a function g(s + e), where the terms of the tensor in e are dS times a factor. `Tensor` is the
-/// generated struct of src/codegen/cuda_gradients.h. The gradient is contiguous, and its axes are batch entry, head,
+/// generated struct of src/codegen/gradients.h. The gradient is contiguous, and its axes are batch entry, head,
 /// query and key. The number of keys is even. A warp has the terms of 16 keys and 64 queries.
 template <class Tensor>
 struct StoredTerms {

@@ -1,5 +1,5 @@
-// Prints the inputs of an expression as CUDA C++. The structs of cuda_inputs.h, cuda_gradients.h, cuda_condition.h and
-// cuda_bounds.h are made of this text.
+// Prints the inputs of an expression as CUDA C++. The structs of inputs.h, gradients.h, condition.h and
+// bounds.h are made of this text.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda_inputs.h"
+#include "codegen/inputs.h"
 #include "codegen/program_printer.h"
 #include "expression/lookup.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "codegen/cuda_gradients.h"
+#include "codegen/gradients.h"
 #include "gpu/families/family.h"
 #include "gpu/kernels/complete_terms.h"
 #include "gpu/kernels/round_parameters.h"

@@ -1,4 +1,5 @@
 // Homogeneous functions, and the shorter source that is generated for them.
+#include "codegen/function.h"
 #include "expression/rewrite/degree.h"
 
 #include <gtest/gtest.h>

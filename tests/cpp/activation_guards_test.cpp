@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "codegen/fast.h"
+#include "codegen/function.h"
 #include "expression/function.h"
 #include "expression/lower.h"
 #include "expression/rewrite/guards.h"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/function.h"
 #include "expression/function.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"

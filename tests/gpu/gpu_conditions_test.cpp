@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda_condition.h"
+#include "codegen/condition.h"
 #include "gpu/driver.h"
 #include "gpu/target.h"
 #include "definition/params.h"
@@ -92,7 +92,7 @@ std::vector<Tensor> make_tensors(std::mt19937_64& random) {
           named("ends_k", ends64)};
 }
 
-/// The conditions of the named masks, and one for each rule of src/codegen/cuda_condition.cpp.
+/// The conditions of the named masks, and one for each rule of src/codegen/condition.cpp.
 std::vector<std::string> known_conditions() {
   return {
       "kv_idx <= q_idx + len_k - len_q",

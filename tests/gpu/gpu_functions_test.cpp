@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/function.h"
 #include "gpu/driver.h"
 #include "gpu/target.h"
 #include "device.h"

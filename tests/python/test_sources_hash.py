@@ -108,8 +108,8 @@ def test_every_file_of_the_record_keeps_its_tokens_without_its_comments(sources:
 
 # They have generated comments, or the sign of a floor division, in literals.
 WITH_SLASHES = {
-    *("cuda.cpp", "cuda_inputs.cpp", "function.cpp", "nvrtc.cpp", "kernels.cpp", "images.cpp"),
-    *("lexer.cpp", "parser.cpp", "cuda_condition.cpp", "cuda_gradients.cpp"),
+    *("inputs.cpp", "function.cpp", "nvrtc.cpp", "kernels.cpp", "images.cpp"),
+    *("lexer.cpp", "parser.cpp", "condition.cpp", "gradients.cpp"),
 }
 
 

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "codegen/cuda_condition.h"
-#include "codegen/cuda_inputs.h"
+#include "codegen/condition.h"
+#include "codegen/inputs.h"
 #include "gpu/tile_lists.h"
 
 namespace gdpa::gpu {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "codegen/cuda_inputs.h"
+#include "codegen/inputs.h"
 #include "definition/debug.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/launch.h"

@@ -1,9 +1,10 @@
 // See hopper_backward.h.
 #include "gpu/kernels/hopper_backward.h"
+#include "codegen/function.h"
 
 #include <fmt/format.h>
 
-#include "codegen/cuda_gradients.h"
+#include "codegen/gradients.h"
 #include "expression/lookup.h"
 
 namespace gdpa::gpu {

@@ -1,11 +1,12 @@
 // See hopper_forward.h.
 #include "gpu/kernels/hopper_forward.h"
+#include "codegen/function.h"
 
 #include <fmt/format.h>
 
 #include <optional>
 
-#include "codegen/cuda_inputs.h"
+#include "codegen/inputs.h"
 #include "gpu/kernels/hopper_query_major.h"
 
 namespace gdpa::gpu {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/function.h"
 #include "gpu/kernels/hopper_backward.h"
 
 namespace gdpa::gpu {

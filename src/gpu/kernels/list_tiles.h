@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "codegen/cuda_bounds.h"
+#include "codegen/bounds.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/launch.h"
 #include "gpu/workspace.h"

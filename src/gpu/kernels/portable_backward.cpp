@@ -1,5 +1,6 @@
 // See portable_backward.h.
 #include "gpu/kernels/portable_backward.h"
+#include "codegen/function.h"
 
 #include <fmt/format.h>
 

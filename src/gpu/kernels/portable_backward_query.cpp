@@ -1,5 +1,6 @@
 // See portable_backward_query.h.
 #include "gpu/kernels/portable_backward_query.h"
+#include "codegen/function.h"
 
 namespace gdpa::gpu {
 namespace {

@@ -1,5 +1,6 @@
 // See portable_forward.h.
 #include "gpu/kernels/portable_forward.h"
+#include "codegen/function.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "codegen/cuda_gradients.h"
+#include "codegen/gradients.h"
 #include "gpu/families/hopper/plans.h"
 #include "gpu/kernels/hopper_parameter_gradients.h"
 #include "gpu/workspace.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "codegen/cuda_inputs.h"
+#include "codegen/inputs.h"
 #include "expression/lookup.h"
 
 namespace gdpa::gpu {

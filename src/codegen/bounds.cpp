@@ -1,5 +1,5 @@
-// See cuda_bounds.h. The members have the names of the members of the struct Condition (inputs_printer.cpp).
-#include "codegen/cuda_bounds.h"
+// See bounds.h. The members have the names of the members of the struct Condition (inputs_printer.cpp).
+#include "codegen/bounds.h"
 
 #include <fmt/format.h>
 

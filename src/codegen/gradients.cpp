@@ -1,5 +1,5 @@
-// See cuda_gradients.h.
-#include "codegen/cuda_gradients.h"
+// See gradients.h.
+#include "codegen/gradients.h"
 
 #include <fmt/format.h>
 

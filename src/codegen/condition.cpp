@@ -1,5 +1,5 @@
-// See cuda_condition.h.
-#include "codegen/cuda_condition.h"
+// See condition.h.
+#include "codegen/condition.h"
 
 #include <fmt/format.h>
 

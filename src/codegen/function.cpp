@@ -1,4 +1,6 @@
-// Prints a function as CUDA C++: one statement for each step, with the elementary functions of kernels/common.
+// See function.h.
+#include "codegen/function.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -7,7 +7,7 @@
 
 namespace gdpa::activation {
 
-/// Returns a struct that derives from the struct of condition_source() (cuda_condition.h):
+/// Returns a struct that derives from the struct of condition_source() (condition.h):
 ///     struct ConditionBounds : Condition {
 ///       // The elements of tensors that depend on the query alone, for all queries within these bounds
 ///       // (common/bounds.cuh). By a warp, whose lanes have the same queries and get the same result.

@@ -1,5 +1,5 @@
-// See cuda_inputs.h.
-#include "codegen/cuda_inputs.h"
+// See inputs.h.
+#include "codegen/inputs.h"
 
 #include <fmt/format.h>
 
