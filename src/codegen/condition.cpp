@@ -17,13 +17,9 @@
 namespace gdpa::activation {
 namespace {
 
-/// The type of a step in C++, as common/index.cuh and the language determine it.
+/// The type of a step in C++, as common/index.cuh and the language determine it. An operation on two types has the
+/// later one.
 enum class Type { int32, int64, float32 };
-
-Type common_type(Type a, Type b) {
-  if (a == Type::float32 || b == Type::float32) return Type::float32;
-  return a == Type::int64 || b == Type::int64 ? Type::int64 : Type::int32;
-}
 
 /// Bounds with larger constants are computed in 64 bits. Positions and lengths of a GPU are at least this far from the
 /// ends of int32 (most_gpu_rows).
@@ -109,7 +105,7 @@ class WordsPrinter {
       case Operation::floor_divide:
       case Operation::minimum:
       case Operation::maximum:
-        return common_type(step_types_[step.a], step_types_[step.b]);
+        return std::max(step_types_[step.a], step_types_[step.b]);
       case Operation::negate:
       case Operation::absolute:
       case Operation::sign:
@@ -121,7 +117,7 @@ class WordsPrinter {
       case Operation::equal:
         return Type::int32;
       case Operation::select:
-        return common_type(step_types_[step.b], step_types_[step.c]);
+        return std::max(step_types_[step.b], step_types_[step.c]);
       default:
         return Type::float32;
     }
@@ -170,17 +166,8 @@ class WordsPrinter {
   static Bound number(long long number) { return {fmt::format("({}ll)", number), true, false, false}; }
 
   static Relation mirrored(Relation relation) {
-    switch (relation) {
-      case Relation::below:
-        return Relation::after;
-      case Relation::up_to:
-        return Relation::from;
-      case Relation::from:
-        return Relation::up_to;
-      case Relation::after:
-        return Relation::below;
-    }
-    return relation;
+    constexpr Relation mirror[] = {Relation::after, Relation::from, Relation::up_to, Relation::below};
+    return mirror[static_cast<int>(relation)];
   }
   static bool is_upper(Relation relation) { return relation == Relation::below || relation == Relation::up_to; }
 
@@ -192,17 +179,8 @@ class WordsPrinter {
   }
 
   static std::string word_of(Relation relation, const Bound& bound) {
-    switch (relation) {
-      case Relation::below:
-        return fmt::format("columns.below({})", bound.text);
-      case Relation::up_to:
-        return fmt::format("columns.up_to({})", bound.text);
-      case Relation::from:
-        return fmt::format("columns.from({})", bound.text);
-      case Relation::after:
-        return fmt::format("columns.after({})", bound.text);
-    }
-    return "";
+    constexpr std::string_view names[] = {"below", "up_to", "from", "after"};
+    return fmt::format("columns.{}({})", names[static_cast<int>(relation)], bound.text);
   }
 
   using Word = std::optional<std::string>;

@@ -24,6 +24,15 @@ std::optional<std::size_t> read_with_sums(const Function& function, unsigned wan
 
 namespace {
 
+/// Adds the member sums<n>, the sums of the gradient of input n, in a head and batch entry.
+void add_sums(std::size_t n, const Input& input, std::string& members, std::string& constructor) {
+  const std::string first = input.kind == Input::Kind::number
+                                ? fmt::format("params.grad_parameters[{}].offset_of_head(pair.head)", input.tensor)
+                                : fmt::format("g{}", n);
+  members += fmt::format("  Sum* sums{};\n", n);
+  constructor += fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor, first);
+}
+
 /// The statements of a struct Gradients.
 struct GradientsText {
   std::string members;
@@ -53,13 +62,7 @@ class GradientsPrinter {
   void add(std::size_t n, std::size_t result) {
     const std::string term = fmt::format("dp * {}", derivatives_.result(result));
     const Input& input = inputs_[n];
-    const bool is_number = input.kind == Input::Kind::number;
-    const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
-    text_.members += fmt::format("  Sum* sums{};\n", n);  // of the head and batch entry
-    text_.constructor +=
-        fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor,
-                    is_number ? fmt::format("{}.offset_of_head(pair.head)", gradient) : fmt::format("g{}", n));
-    if (is_number) return add_total(n, term);
+    add_sums(n, input, text_.members, text_.constructor);
     if (!printer_.varies(input)) return add_total(n, term);
     if (is_diagonal(input, inputs_)) return add_diagonal(n, term);
     if (!has_computed_index(input, inputs_)) return add_spread(n, term);
@@ -321,12 +324,8 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const Input& input = inputs[n];
     if (input.kind == Input::Kind::index || (wanted >> input.tensor & 1U) == 0) continue;
-    const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
     const std::string factor = literal(factor_in(function.shift(), n).value());
-    members += fmt::format("  Sum* sums{};\n", n);
-    constructor += fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor,
-                               input.kind == Input::Kind::number ? fmt::format("{}.offset_of_head(pair.head)", gradient)
-                                                                 : fmt::format("g{}", n));
+    add_sums(n, input, members, constructor);
     const auto lookup = std::ranges::find(lookups, n, &Lookup::read);
     switch (score_sum_of(input, inputs, lookup != lookups.end())) {
       case ScoreSum::none:
