@@ -1,9 +1,9 @@
 // See hopper_backward.h.
 #include "gpu/kernels/hopper_backward.h"
-#include "codegen/function.h"
 
 #include <fmt/format.h>
 
+#include "codegen/function.h"
 #include "codegen/gradients.h"
 #include "expression/lookup.h"
 

@@ -1,11 +1,11 @@
 // See portable_backward.h.
 #include "gpu/kernels/portable_backward.h"
-#include "codegen/function.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "codegen/function.h"
 #include "gpu/workspace.h"
 
 namespace gdpa::gpu {
