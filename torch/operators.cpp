@@ -16,6 +16,7 @@
 #include <future>
 #include <new>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -472,15 +473,20 @@ OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, i
   return workspace;
 }
 
-/// Returns whether gradients of tensors of the call are float64: if the query or, on the CPU, a tensor of the call is.
-/// The fake operator (python/gdpa/_operators.py) has the same rule, and that of gdpa::parameter_gradient_dtype.
-bool has_double(const gdpa::Attention& attention) {
-  const auto is_double = [](const gdpa::TensorView& view) {
-    return view.device.kind == gdpa::DeviceKind::cpu && view.dtype == gdpa::DType::float64;
-  };
-  const std::vector<gdpa::Parameter>& all = attention.parameters;
-  return is_double(attention.query) ||
-         std::any_of(all.begin(), all.end(), [&](const gdpa::Parameter& one) { return is_double(one.value); });
+/// Returns the dtype of the wanted gradients of tensors of the call. On a GPU it is the dtype of these tensors, or
+/// float32 if they have several. On the CPU it is float64 if the query or any tensor of the call is, otherwise float32.
+/// The fake operator (python/gdpa/_operators.py) has the same rule.
+gdpa::DType dtype_of_sums(const gdpa::Attention& attention, const gdpa::WantedGradients& wanted) {
+  const bool is_on_cpu = attention.query.device.kind == gdpa::DeviceKind::cpu;
+  bool has_double = is_on_cpu && attention.query.dtype == gdpa::DType::float64;
+  std::set<gdpa::DType> dtypes;
+  for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
+    const gdpa::DType dtype = attention.parameters[i].value.dtype;
+    has_double = has_double || (is_on_cpu && dtype == gdpa::DType::float64);
+    if ((wanted.parameters >> i & 1U) != 0) dtypes.insert(dtype);
+  }
+  if (has_double) return gdpa::DType::float64;
+  return is_on_cpu || dtypes.size() != 1 ? gdpa::DType::float32 : *dtypes.begin();
 }
 
 /// Returns a row-major view with the shape of the parameter, and its number of elements.
@@ -498,11 +504,7 @@ std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Param
 /// The wanted gradients of the tensors of the call, one after the other in one tensor.
 struct ParameterGradients {
   ParameterGradients(const gdpa::Attention& attention, const gdpa::WantedGradients& wanted, const Tensor& query) {
-    const bool is_double = has_double(attention);
-    const bool is_on_gpu = attention.query.device.kind == gdpa::DeviceKind::cuda;
-    const gdpa::DType dtype = is_double   ? gdpa::DType::float64
-                              : is_on_gpu ? gdpa::parameter_gradient_dtype(attention, wanted)
-                                          : gdpa::DType::float32;
+    const gdpa::DType dtype = dtype_of_sums(attention, wanted);
     std::vector<int64_t> begins;
     int64_t elements = 0;
     for (std::size_t i = 0; i < attention.parameters.size(); ++i) {

@@ -58,7 +58,7 @@ struct Parameter {
 };
 
 /// The gradient of a tensor of the call, in its shape. backward() overwrites it. The dtype is float32, and may also be
-/// float64 on the CPU, or the dtype of the tensor on a GPU.
+/// float64 on the CPU, or the dtype of the tensor on a GPU. compile() and explain() assume the dtype of the tensor.
 struct ParameterGradient {
   std::string name;
   MutableTensorView value;
@@ -210,8 +210,7 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
 ///
 /// The size can depend on the dtypes and strides of the gradients, and on whether their rows begin at multiples of 16
 /// bytes. The first form assumes that the gradients are contiguous, that their rows begin at multiples of 16 bytes, and
-/// that gradients of tensors have the dtype parameter_gradient_dtype(). The second form takes the gradients of the
-/// call.
+/// that gradients of tensors have the dtypes of the tensors. The second form takes the gradients of the call.
 ///
 ///     attention.workspace.bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
 ///     cudaMalloc(&attention.workspace.data, attention.workspace.bytes);
@@ -221,12 +220,6 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
                                  const MutableTensorView& grad_value,
                                  const std::vector<ParameterGradient>& grad_parameters = {},
                                  const MutableTensorView& grad_out_scale = {});
-
-/// Returns the dtype of the gradients of tensors with the least memory traffic on a GPU. The result is the dtype of the
-/// tensor if the gradient of one tensor is wanted, and this tensor has a 16-bit dtype, four axes, and more than one
-/// element on the first axis. Backward may then store each term without sums in float32. Otherwise the result is
-/// float32. compile() and explain() assume this dtype.
-GDPA_API DType parameter_gradient_dtype(const Attention& attention, const WantedGradients& wanted);
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
 /// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.

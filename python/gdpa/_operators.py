@@ -93,19 +93,17 @@ def _empty_further(problem: Any, bits: int = 0, wants_out_scale: bool = False) -
     """Returns empty tensors for the gradients of the tensors of the call, and of the rows of out_scale."""
     query, numbers = problem[0], problem[_numbers]
     of_rows = query.new_empty((0,)) if numbers is None or not wants_out_scale else numbers.new_empty(numbers.shape)
-    return _empty_sums(query, problem[_parameters], bits, wants_out_scale), of_rows
+    return _empty_sums(query, problem[_parameters], bits), of_rows
 
 
-def _empty_sums(query: Any, parameters: Any, bits: int, wants_out_scale: bool) -> Any:
-    # torch/operators.cpp has the same rule: gdpa::parameter_gradient_dtype.
-    has_double = any(tensor.dtype == torch.float64 and tensor.device.type == "cpu" for tensor in (query, *parameters))
-    elements = sum(tensor.numel() for n, tensor in enumerate(parameters) if bits >> n & 1)
+def _empty_sums(query: Any, parameters: Any, bits: int) -> Any:
+    # dtype_of_sums() in torch/operators.cpp has the same rule.
     wanted = [tensor for n, tensor in enumerate(parameters) if bits >> n & 1]
-    is_alone = len(wanted) == 1 and not wants_out_scale
-    is_stored = is_alone and query.is_cuda and wanted[0].dim() == 4 and wanted[0].shape[0] > 1
-    if is_stored and wanted[0].dtype in (torch.bfloat16, torch.float16):
-        return query.new_empty((elements,), dtype=wanted[0].dtype)
-    return query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
+    dtypes = {tensor.dtype for tensor in wanted}
+    dtype = dtypes.pop() if query.is_cuda and len(dtypes) == 1 else torch.float32
+    if not query.is_cuda and any(tensor.dtype == torch.float64 for tensor in (query, *parameters)):
+        dtype = torch.float64
+    return query.new_empty((sum(tensor.numel() for tensor in wanted),), dtype=dtype)
 
 
 @torch.library.register_fake("gdpa::flops")

@@ -2,7 +2,6 @@
 #include "gdpa/attention.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "api/checks.h"
 #include "cpu/backend.h"
@@ -61,19 +60,6 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
               const std::vector<ParameterGradient>& grad_parameters, const MutableTensorView& grad_out_scale) {
   run(attention,
       api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters, grad_out_scale}));
-}
-
-DType parameter_gradient_dtype(const Attention& attention, const WantedGradients& wanted) {
-  const std::vector<std::string>& names = attention.activation.parameters();
-  if (std::popcount(wanted.parameters) != 1 || wanted.out_scale) return DType::float32;
-  const auto tensor = static_cast<std::size_t>(std::countr_zero(wanted.parameters));
-  for (const Parameter& parameter : attention.parameters) {
-    if (tensor >= names.size() || parameter.name != names[tensor]) continue;
-    const TensorView& value = parameter.value;
-    const bool is_16_bit = value.dtype == DType::bfloat16 || value.dtype == DType::float16;
-    if (is_16_bit && value.rank == 4 && value.sizes[0] > 1) return value.dtype;
-  }
-  return DType::float32;
 }
 
 int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted) {

@@ -169,15 +169,12 @@ CheckedCall check_plan(const Attention& attention, Direction direction, bool for
   if (for_gpu && call.problem.device.kind == DeviceKind::cpu) call.problem.prepared = nullptr;
   if (direction != Direction::backward) return call;
   want(call.problem, attention, wanted);
-  const bool is_on_gpu = for_gpu || call.problem.device.kind == DeviceKind::cuda;
-  const DType of_gradient = is_on_gpu ? parameter_gradient_dtype(attention, wanted) : DType::float32;
   for (int i = 0; i < most_parameters; ++i) {
     if ((call.problem.wanted.parameters >> i & 1U) == 0) continue;
-    // The gradient has the sizes of its tensor, and is assumed to be contiguous.
+    // The gradient has the sizes of its tensor, and is assumed to be contiguous and of the tensor's type.
     BoundTensor& gradient = call.params.grad_parameters[i];
     gradient = call.params.parameters[i];
     gradient.data = nullptr;
-    gradient.type = number_type_of(of_gradient);
     int64_t stride = 1;
     for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
   }

@@ -78,8 +78,6 @@ Params with_sizes(Params params, const activation::Function& function, const Axi
     }
     if (has_adjacent_elements) make_contiguous(tensor);
     make_contiguous(gradient);
-    // As gdpa::parameter_gradient_dtype().
-    if (gradient.sizes[0] == 1) gradient.type = NumberType::float32;
   }
   return params;
 }

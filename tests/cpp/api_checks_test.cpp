@@ -783,32 +783,20 @@ TEST(Checks, APlanNeedsNoData) {
   EXPECT_NO_THROW(api::check_plan(call.attention, Direction::backward));
 }
 
-TEST(Checks, GradientsOfTensorsHaveTheDtypeOfTheTensorIfTheirElementsMayHaveOneTerm) {
-  // tests/python/test_operators.py has the same cases for the fake operator.
-  using Sizes = std::vector<int64_t>;
-  const Sizes bias = {3, 4, 6, 6}, table = {4, 6};
-  const auto dtype_of = [](const std::vector<Sizes>& sizes, DType dtype, uint32_t wanted, bool with_rows = false) {
-    const std::vector<std::string> names = {"a", "b"};
+TEST(Checks, APlanAssumesThatGradientsOfTensorsHaveTheDtypesOfTheTensors) {
+  for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
     Call call;
-    call.attention.activation = sizes.size() == 1 ? Activation("s + a", {}, {"a"}) : Activation("s + a + b", {}, names);
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      TensorView view;
-      view.dtype = dtype;
-      view.rank = static_cast<int>(sizes[i].size());
-      std::copy(sizes[i].begin(), sizes[i].end(), view.sizes.begin());
-      call.attention.parameters.push_back({names[i], view});
-    }
-    return parameter_gradient_dtype(call.attention, {false, false, false, wanted, with_rows});
-  };
-  EXPECT_EQ(dtype_of({bias}, DType::bfloat16, 1), DType::bfloat16);
-  EXPECT_EQ(dtype_of({bias}, DType::float16, 1), DType::float16);
-  EXPECT_EQ(dtype_of({bias}, DType::float32, 1), DType::float32);
-  EXPECT_EQ(dtype_of({{1, 4, 6, 6}}, DType::bfloat16, 1), DType::float32);
-  EXPECT_EQ(dtype_of({{4, 6, 6}}, DType::bfloat16, 1), DType::float32);
-  EXPECT_EQ(dtype_of({table, bias}, DType::bfloat16, 2), DType::bfloat16);
-  EXPECT_EQ(dtype_of({table, bias}, DType::bfloat16, 1), DType::float32);
-  EXPECT_EQ(dtype_of({bias, bias}, DType::bfloat16, 3), DType::float32);
-  EXPECT_EQ(dtype_of({bias}, DType::bfloat16, 1, true), DType::float32);
+    call.attention.activation = Activation("s + a[head]", {}, {"a"});
+    TensorView tensor;
+    tensor.dtype = dtype;
+    tensor.rank = 1;
+    tensor.sizes = {Call::heads_q};
+    tensor.strides = {1};
+    call.attention.parameters = {{"a", tensor}};
+    const api::CheckedCall checked =
+        api::check_plan(call.attention, Direction::backward, false, {false, false, false, 1});
+    EXPECT_EQ(checked.params.grad_parameters[0].type, checked.params.parameters[0].type) << name(dtype);
+  }
 }
 
 TEST(Checks, AtLeastOneGradientIsWanted) {

@@ -112,9 +112,7 @@ Params params_of(const Problem& problem, const Bias* bias) {
     tensor.strides[axis] = stride;
   }
   if (problem.direction == Direction::backward && problem.wanted.parameters != 0) {
-    BoundTensor& gradient = params.grad_parameters[0];
-    gradient = tensor;
-    if (sizes[0] == 1) gradient.type = NumberType::float32;  // gdpa::parameter_gradient_dtype
+    params.grad_parameters[0] = tensor;
   }
   return params;
 }

@@ -93,7 +93,7 @@ struct ScoreResults {
   std::vector<Strided> grad_tensors;
   std::string forward_reason = {};   ///< of the choice of the kernels
   std::string gradient_kernel = {};  ///< the name of the last kernel that computes some of grad_tensors
-  bool stores_terms = false;         ///< backward stores terms in gradients of parameter_gradient_dtype()
+  bool stores_terms = false;         ///< backward stores terms in gradients of the tensors' dtypes
 };
 
 class ScoreProblem {

@@ -240,6 +240,7 @@ class _ContextAttention(torch.autograd.Function):
         for one, (q, k, v) in zip(of_output, parts, strict=True):
             grad = one.wait() if plan.mode == "keys" else one
             dq, dk, dv, part, _ = backward(grad, q, k, v, parameters, *rest, True, True, True, bits)
+            part = part.to(torch.promote_types(part.dtype, torch.float32))
             sums = part if sums is None else sums + part
             if plan.mode == "keys":
                 dq = _Summed(dq, plan.bounds_q, plan)
