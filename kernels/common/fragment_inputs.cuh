@@ -60,6 +60,12 @@ struct StagedInputs {
   }
   __device__ __forceinline__ Key* of_keys() const { return reinterpret_cast<Key*>(memory + keys_at); }
 
+  /// Copies the elements of lookups for the 16 queries from `query` on, before the first tile of these queries. All
+  /// lanes of the warp call this function.
+  __device__ __forceinline__ void begin_rows(const Bias& bias, int query) const {
+    if constexpr (has_lookups) lookups().fill(bias, query);
+  }
+
   /// Computes the inputs of a tile, and finds the LookupForm of the tile. `query` and `key` are the first query and the
   /// first key of the tile. All lanes of the warp call this function.
   __device__ __forceinline__ void fill(const Bias& bias, int query, int key, Lookups& lookups) const {
@@ -104,6 +110,7 @@ class FragmentInputs {
   using Staged = StagedInputs<Bias, staged_columns, bias_tile, has_lookups>;
   using Lookups = typename FragmentLookups<Bias, rows, staged_columns, has_lookups>::Type;
   static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
+  static constexpr bool has_forms = has_lookups;
 
   FragmentInputs() = default;
 
@@ -191,6 +198,9 @@ class FragmentInputs {
     }
   }
 
+  /// Called after the scores of a group of columns.
+  __device__ __forceinline__ void leave(int group) const { bias_.end_group(group); }
+
   /// The inputs of score i of the group.
   __device__ __forceinline__ typename Bias::Inputs at(int i) const {
     const int row = row_of(i / 2), column = column_of(i % 2);
@@ -221,6 +231,7 @@ class FragmentInputs {
       inputs.enter(group);
       inputs.lookups_.template enter<form>(group);
     }
+    __device__ __forceinline__ void leave(int group) const { inputs.leave(group); }
     __device__ __forceinline__ typename Bias::Inputs at(int i) const {
       const int row = inputs.row_of(i / 2), column = inputs.column_of(i % 2), score = inputs.group_ * 4 + i;
       const auto& of_row = inputs.of_row_[i / 2];

@@ -14,7 +14,8 @@ struct NoBias {
   struct OfQuery {};
   struct OfKey {};
   struct OfDifference {};
-  static constexpr bool exists = false;
+  /// Whether a kernel has registers for the valid scores of a tile while it loads the inputs of the tile.
+  static constexpr bool leaves_registers = true;
   /// Whether OfKey, or OfDifference, has elements of tensors.
   static constexpr bool reads_keys = false, reads_differences = false;
 
@@ -25,6 +26,10 @@ struct NoBias {
   GDPA_HOST_DEVICE OfQuery of_query(int /*query*/) const { return {}; }
   GDPA_HOST_DEVICE OfKey of_key(int /*key*/) const { return {}; }
   GDPA_HOST_DEVICE OfDifference of_difference(int /*query*/, int /*key*/) const { return {}; }
+
+  /// Called after the scores of every 8 columns of a tile. A struct with inputs has a barrier of the warp in it:
+  /// otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
+  GDPA_HOST_DEVICE void end_group(int /*group*/) const {}
 
   /// Returns the inputs of the function for one score, from its parts.
   GDPA_HOST_DEVICE Inputs at(int /*query*/, int /*key*/, const OfQuery&, const OfKey&, const OfDifference&) const {

@@ -31,7 +31,6 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   Gradients gradients;
   using Mask = typename Config::Mask;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
-  int same_entry;  ///< of the latest step with P, if Gradients have a lookup
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -195,7 +194,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
     apply_function<part>(activation, inputs, entry_scale);
-    if constexpr (Config::has_lookups && Gradients::have_lookup) same_entry = inputs.lookups().same_entry();
+    gradients.note(inputs);
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {
@@ -252,15 +251,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     typename Gradients::Tensors tensors(arguments.common.params, tile.pair(arguments.common.params, head));
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
     const int warp = static_cast<int>(thread_in_warpgroup() / 32);
-    gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);
-    if constexpr (Gradients::have_lookup) {
-      if constexpr (Config::has_lookups) {
-        // Most tiles do not need the inputs.
-        gradients.add_lookup(dp, same_entry, [&] { return inputs_of<0>(step, number); }, tensors, factor);
-      } else {
-        gradients.add_lookup(dp, inputs_of<0>(step, number), tensors, factor);
-      }
-    }
+    gradients.add(dp, [&] { return inputs_of<0>(step, number); }, tensors, first_query_of(step, position, 0),
+                  first_key_of(step) + warp * Gradients::keys, factor);
     if (ends_sum(position, tile.queries.size())) gradients.end(tensors, factor);
   }
 
@@ -349,7 +341,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
-    if constexpr (has_gradients) gradients.clear();
+    gradients.clear();
     Step now = broadcast(wait_for_step(shared, 0));
     int step = 0;
     while (now.is(Step::exists)) {

@@ -11,7 +11,11 @@ namespace gdpa::hopper {
 
 /// Config::Gradients of a kernel that computes no gradients of tensors.
 struct NoGradients {
-  static constexpr bool are_of_numbers = false, are_of_scores = false, have_lookup = false;
+  static constexpr bool are_of_numbers = false, are_of_scores = false;
+
+  __device__ __forceinline__ void clear() {}
+  template <class Inputs>
+  __device__ __forceinline__ void note(const Inputs& /*inputs*/) {}
 };
 
 /// Query tiles whose terms a thread adds up in fp32. A sum of 4096 terms of one size has a relative error of at most
@@ -28,7 +32,7 @@ __device__ __forceinline__ bool ends_sum(int position, int query_tiles) {
 /// registers.
 template <class Activation, class Sum>
 struct NumberGradients {
-  static constexpr bool are_of_numbers = true, are_of_scores = false, have_lookup = false;
+  static constexpr bool are_of_numbers = true, are_of_scores = false;
   static constexpr int numbers = Activation::numbers;
 
   float totals[numbers];
@@ -64,7 +68,7 @@ struct ScoreGradients {
   using Tensors = Tensors_;
   using Sum = typename Tensors::Sum;
   using DiagonalElement = decltype(static_cast<Tensors*>(nullptr)->element_of_diagonal(0, 0));
-  static constexpr bool are_of_numbers = false, are_of_scores = true, have_lookup = Tensors::has_lookup;
+  static constexpr bool are_of_numbers = false, are_of_scores = true;
   static constexpr int keys = 16, queries = backward_tile_queries, terms = queries / 2;
   static constexpr int most_entries = 24;  ///< of a lookup in a tile, that are added up one after the other
 
@@ -74,6 +78,7 @@ struct ScoreGradients {
 
   float of_entry;  ///< of this thread, in tiles whose scores all read one entry of the lookup
   int entry;       ///< this entry
+  int same_entry;  ///< the entry that all scores of the latest tile read; -1 if they may read several
 
   __device__ __forceinline__ void clear() {
     total = same = of_entry = 0.0f;
@@ -81,8 +86,17 @@ struct ScoreGradients {
     entry = 0;
   }
 
+  /// Called with the inputs of the scores after f has read them.
+  template <class Inputs>
+  __device__ __forceinline__ void note([[maybe_unused]] const Inputs& inputs) {
+    if constexpr (Tensors::has_lookup && Inputs::has_forms) same_entry = inputs.lookups().same_entry();
+  }
+
   /// Adds the terms of a warp, whose first row and column are `key` and `query`. Invalid scores have a term of 0.
-  __device__ __forceinline__ void add(const float (&ds)[terms], Tensors& tensors, int query, int key, float factor) {
+  /// inputs() makes the inputs of the scores, which most tiles do not need.
+  template <class MakeInputs>
+  __device__ __forceinline__ void add(const float (&ds)[terms], MakeInputs inputs, Tensors& tensors, int query,
+                                      int key, float factor) {
     if constexpr (Tensors::have_totals) total += sum_of(ds);
     if constexpr (Tensors::diagonals > 0) {
       if (!has_one_element(ds, tensors, query, key, factor)) {
@@ -96,12 +110,30 @@ struct ScoreGradients {
       }
     }
     if constexpr (Tensors::are_spread) add_each(ds, tensors, query, key, factor * Tensors::factor);
+    if constexpr (Tensors::has_lookup) {
+      if constexpr (decltype(inputs())::has_forms) {
+        add_lookup(ds, inputs, tensors, factor);
+      } else {
+        add_terms(ds, inputs(), tensors, factor);
+      }
+    }
   }
 
-  /// Adds the terms of a warp to the elements of the lookup. All scores read `same_entry`, or perhaps several entries if
-  /// it is -1. inputs() makes the inputs of the scores.
-  template <class Inputs>
-  __device__ __forceinline__ void add_lookup(const float (&ds)[terms], int same_entry, Inputs inputs, Tensors& tensors,
+  /// Adds the sums of the threads for a head, and clears them. By the warp.
+  __device__ __forceinline__ void end(Tensors& tensors, float factor) {
+    if constexpr (Tensors::have_totals) {
+      const float sum = sum_of_warp(total) * factor;
+      if (lane_index() == 0) tensors.add_total(sum);
+    }
+    if constexpr (Tensors::diagonals == 1) end_element(tensors, factor);
+    if constexpr (Tensors::has_lookup) end_entry(tensors, factor);
+    clear();
+  }
+
+ private:
+  /// Adds the terms of a warp to the elements of the lookup.
+  template <class MakeInputs>
+  __device__ __forceinline__ void add_lookup(const float (&ds)[terms], MakeInputs inputs, Tensors& tensors,
                                              float factor) {
     // Votes, because the compiler does not see that these numbers are uniform. A divergent branch would serialise all
     // WGMMA.
@@ -153,8 +185,8 @@ struct ScoreGradients {
 
   /// The same without LookupForms.
   template <class Inputs>
-  __device__ __forceinline__ static void add_lookup(const float (&ds)[terms], Inputs of_tile, Tensors& tensors,
-                                                    float factor) {
+  __device__ __forceinline__ static void add_terms(const float (&ds)[terms], Inputs of_tile, Tensors& tensors,
+                                                   float factor) {
 #pragma unroll
     for (int group = 0; group < terms / 4; ++group) {
       of_tile.enter(group);
@@ -166,18 +198,6 @@ struct ScoreGradients {
     }
   }
 
-  /// Adds the sums of the threads for a head, and clears them. By the warp.
-  __device__ __forceinline__ void end(Tensors& tensors, float factor) {
-    if constexpr (Tensors::have_totals) {
-      const float sum = sum_of_warp(total) * factor;
-      if (lane_index() == 0) tensors.add_total(sum);
-    }
-    if constexpr (Tensors::diagonals == 1) end_element(tensors, factor);
-    if constexpr (Tensors::has_lookup) end_entry(tensors, factor);
-    clear();
-  }
-
- private:
   __device__ __forceinline__ static float sum_of(const float (&ds)[terms]) {
     float sums[2] = {ds[0], ds[1]};
 #pragma unroll

@@ -27,9 +27,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
                                 Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
-  /// With a bias, and in the second pass, words would spill. Ranges are then computed after f.
+  /// With inputs of the scores, and in the second pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
-  static constexpr bool masks_early = !masks_late && !Config::Bias::exists && Config::pass != Pass::second;
+  static constexpr bool masks_early = !masks_late && Config::Bias::leaves_registers && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
@@ -65,7 +65,6 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Begins the copy of the elements of a dense bias for a key tile, after the function has read the elements of
   /// the tile before.
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
-    if constexpr (Config::bias_tile == BiasTile::none) return;
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
     staged_inputs().tile().begin_copy(bias_of(tile), first_query_of(tile) - lane / 4,
                                       first_key_of(tile, key_tile) - lane % 4 * 2);
@@ -74,10 +73,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
   __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
     const auto bias = bias_of(tile);
-    if constexpr (Config::stages_lookups) {
-      const int lane = lane_index();
-      if (key_tile == 0) staged_inputs().lookups().fill(bias, first_query_of(tile) - lane / 4);
-    }
+    if (key_tile == 0) staged_inputs().begin_rows(bias, first_query_of(tile) - lane_index() / 4);
     return {bias, first_query_of(tile), first_key_of(tile, key_tile), staged_inputs()};
   }
 
@@ -96,8 +92,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
         score =
             Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
       }
-      // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
-      if (Config::Bias::exists && group % 4 == 3) __syncwarp();
+      inputs.leave(group);
     }
   }
 

@@ -60,7 +60,7 @@ struct BorderSums {
 template <class Tensor>
 struct StoredTerms {
   using Element = typename Tensor::Element;
-  static constexpr bool are_of_numbers = false, are_of_scores = true, have_lookup = false;
+  static constexpr bool are_of_numbers = false, are_of_scores = true;
   static constexpr int keys = 16, queries = backward_tile_queries, terms = queries / 2;
 
   /// The sequences of a batch entry and head.
@@ -73,12 +73,15 @@ struct StoredTerms {
   };
 
   __device__ __forceinline__ void clear() {}
+  template <class Inputs>
+  __device__ __forceinline__ void note(const Inputs& /*inputs*/) {}
   __device__ __forceinline__ void end(const Tensors&, float) {}
 
   /// Stores the terms of a warp. `key` is its first row, and `query` its first column. Invalid scores have a term of 0.
   /// Multiplies ds by the factor in place: registers do not suffice for terms and products.
-  __device__ __forceinline__ static void add(float (&ds)[terms], const Tensors& tensors, int query, int key,
-                                             float factor) {
+  template <class MakeInputs>
+  __device__ __forceinline__ static void add(float (&ds)[terms], MakeInputs /*inputs*/, const Tensors& tensors,
+                                             int query, int key, float factor) {
 #pragma unroll
     for (float& term : ds) term *= factor * Tensor::factor;
     const BorderSums borders(tensors.params, Tensor::tensor, tensors.pair);
