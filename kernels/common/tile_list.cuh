@@ -48,9 +48,9 @@ struct ContiguousWriters {
   GDPA_HOST_DEVICE bool is_first(int position) const { return first.holds(position); }
   GDPA_HOST_DEVICE bool is_last(int position) const { return last.holds(position); }
 
-  /// The number of this key tile in the list of the query tile at a position. The numbers of a list rise by one from
-  /// each key tile to the next. They may begin anywhere. The tile index, which a contiguous list uses, differs from the
-  /// position by a constant. A list that skips tiles uses the position.
+  /// The number of this key tile among the key tiles of the query tile at a position. The next key tile of the query
+  /// tile has the next number, and the first one may have any number. A contiguous list numbers a key tile by its index
+  /// in the sequence. A list that skips tiles numbers it by its position in the list.
   GDPA_HOST_DEVICE static int number_of(int /*position*/, int key_tile) { return key_tile; }
 };
 

@@ -1,22 +1,27 @@
-// dQ semaphores: the order in which CTAs add to dQ. The key tiles of a sequence add in falling order. The last key tile
-// that a query tile attends to is the first writer: it stores instead of adding. With few keys, all of them add to the
-// gradient, in its type. Otherwise they add to fp32 accumulators, and the first key tile is the last writer: it adds
-// its own part to the accumulators, rounds, and stores dQ (GradQuery). No kernel has to clear the accumulators before
-// or round them afterwards. Other key tiles wait until the first writer is done, and the last writer waits for all of
-// them. In deterministic mode each key tile waits for all key tiles before it.
+// dQ semaphores: the order in which CTAs add their parts of dQ. A query tile attends to several key tiles, and CTAs of
+// different key tiles add to dQ of the query tile, from the last key tile to the first one.
 //
-// Each query tile has a semaphore in global memory. Its value is minus the number, in the list of the query tile's key
-// tiles (tile_list.cuh), of the key tile that is next if all add in order, and `not_begun` is added until the first
-// writer is done. A CTA that has added increments the semaphore. Numbers count the key tiles of the list, which may
-// skip tiles.
+//     first writer  the CTA of the last key tile: it stores its part instead of adding it, so that nothing is cleared
+//     last writer   the CTA of the first key tile
 //
-// A CTA follows the CTA of the next key tile at a distance of one or two query tiles, and waits until it has this
-// distance. The wait is shorter if the CTA also begins that much later. Therefore the tiles of a head are not adjacent
-// in the table (head_groups.cuh). A mask that excludes later keys, or a window, makes a key tile reach the queries that
-// it has in common with the next key tile one or two steps after it. Hence the falling order.
+// With few keys, all CTAs add to the gradient, in its type. Otherwise they add to fp32 accumulators. The last writer
+// then loads the accumulators, adds its own part, rounds, and stores dQ (GradQuery), so that no kernel rounds them. All
+// CTAs wait for the first writer, and the last writer waits for all others. In deterministic mode, each CTA waits for
+// the CTA before it.
 //
-// No CTA waits forever: CTAs take slots of the table in rising order, and the tiles of a head are in the order in which
-// they add. The CTA with the lowest slot never waits.
+// Each query tile has a semaphore in global memory. If all CTAs add in order, its value is minus the number of the key
+// tile that adds next. Numbers are those of the list of the query tile's key tiles, which may skip tiles
+// (tile_list.cuh). Until the first writer is done, `not_begun` is added to the value. A CTA that has added its part
+// increments the semaphore.
+//
+// The CTA of a key tile runs one or two query tiles behind the CTA of the next key tile, and waits if it is closer. It
+// waits less if it also starts later. Therefore the key tiles of a head are not adjacent in the table
+// (head_groups.cuh). Under a causal mask or a window, a key tile has its first queries one or two query tiles before
+// the first queries of the next key tile. In descending order, the CTA of the key tile therefore has this distance from
+// the start.
+//
+// No CTA waits forever: CTAs take slots of the table in ascending order, and the key tiles of a head are in the order
+// in which they add. The CTA with the lowest slot never waits.
 #pragma once
 
 #include "common/memory.cuh"

@@ -88,8 +88,8 @@ __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& wo
   return before != 0 && keys.size() <= Config::stages && same_b && same_head && same_tiles;
 }
 
-/// The tiles in the queue that the other warps have not released. With a dynamic order, the scheduler keeps few tiles
-/// ahead, because the CTA that takes the last tiles of the batch should not have a long queue.
+/// The query tiles in the queue that the other warps have not released. With a dynamic order, the scheduler puts few
+/// tiles into the queue, because the CTA that takes the last tiles of the batch should not have a long queue.
 template <class Config>
 class TilesAhead {
  public:
@@ -101,8 +101,8 @@ class TilesAhead {
     end_ += tiles;
   }
 
-  /// Waits until fewer than enough_key_tiles key tiles follow the oldest tile that is not released. The key tiles of the
-  /// oldest tile do not count, because it may be nearly complete.
+  /// Waits until the consumers have fewer than enough_key_tiles key tiles left in the queue. The oldest query tile that
+  /// they have not released does not count, because it may be nearly complete.
   __device__ void wait() {
     while (begin_ < end_) {
       const int key_tiles_after_first = key_tiles_ - queue_[begin_].keys.size();
@@ -115,7 +115,7 @@ class TilesAhead {
 
  private:
   /// Consumers release a query tile one key tile after its last key tile, and they read the queue two key tiles ahead.
-  /// Of the 8 key tiles, 5 remain, which take about 10,000 cycles. The search for the next tile takes less time.
+  /// Of the 8 key tiles, 5 are then left. These take about 10,000 cycles, and the search for the next tile takes less.
   static constexpr int enough_key_tiles = 8;
 
   const QueryTileQueue<typename Config::Mask>& queue_;
@@ -134,8 +134,8 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   TilesAhead<Config> ahead(queue);
   int scheduled = 0;
   unsigned reuses = 0;  // TileRound::next_reuses of the round before
-  // Consecutive tiles are found quickly. With the strided order, the first rounds take few tiles, because the other warps
-  // wait for them.
+  // Consecutive tiles are found quickly. With the strided order, the first rounds take few tiles, because the other
+  // warps wait for them.
   const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles.taken_at_once : most_tiles_at_once;
   for (unsigned count = iterator.order() == TileOrder::strided ? 1 : most;; count = min(2 * count, most)) {
     if (iterator.order() == TileOrder::dynamic) ahead.wait();

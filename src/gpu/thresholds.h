@@ -28,9 +28,10 @@ constexpr int64_t queries_of_large_tiles = 512;
 /// Number of keys up to which backward takes tiles of 64 keys. The host has to know the number.
 constexpr int64_t keys_of_one_consumer = hopper::least_backward_tile_keys;
 
-/// Tiles of keys up to which one CTA of backward takes all tiles of a sequence: one tile where batch entries times
-/// heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per multiprocessor, and more
-/// tiles otherwise.
+/// The most tiles of keys of a sequence that one CTA of backward takes, by the number of heads of all batch entries:
+///     whole_tiles                less than `few_heads_per_multiprocessor` for each multiprocessor
+///     whole_tiles_of_few_heads   less than `many_heads_per_multiprocessor`
+///     whole_tiles_of_many_heads  more
 constexpr int whole_tiles = 1, whole_tiles_of_few_heads = 2, whole_tiles_of_many_heads = 4;
 constexpr int64_t few_heads_per_multiprocessor = 1, many_heads_per_multiprocessor = 8;
 
