@@ -64,7 +64,8 @@ def checkout(tmp_path: Path) -> Path:
         path.write_text(text)
     (tmp_path / "tests" / "adder_test").chmod(0o755)
     (tmp_path / "scripts").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "scripts")
+    for name in ("mutation", "which_test.py"):
+        shutil.copy(SCRIPT.with_name(name), tmp_path / "scripts")
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     return tmp_path
 
@@ -147,3 +148,12 @@ def test_the_table_has_at_most_three_faults_in_a_place(checkout: Path) -> None:
     status, output = run(checkout, *[fault("$1 + $2", f"$1 + {number}") for number in range(4)], options=("--list",))
     assert status == 1
     assert "expected at most 3 faults in one place, got 4: src/adder.sh, add" in output
+
+
+def test_a_fault_without_a_test_has_that_of_its_file(checkout: Path) -> None:
+    without = fault("$1 + $2", "$1 - $2").replace("test = 'adder_test'\n", "")
+    status, output = run(checkout, without)
+    assert status == 1 and "expected a test of src/adder.sh in the fault or in tests/which.toml, got none" in output
+    (checkout / "tests" / "which.toml").write_text("[[edit]]\nfiles = ['src/*']\ntest = 'adder_test'\n")
+    status, output = run(checkout, without, options=("--list",))
+    assert status == 0 and output.splitlines()[-1].strip() == "adder_test"
