@@ -15,6 +15,7 @@ from gdpa.bench import __main__ as bench
 from gdpa.bench import against
 from gdpa.bench.cases import Case
 from gdpa.bench.measure import Effort
+from gdpa.bench.report import Refused
 
 PACKAGE = Path(gdpa.__file__).parent
 CASE = ["shapes", "--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
@@ -93,8 +94,8 @@ class Recorded:
     def __init__(self, *rounds: float) -> None:
         self._rounds = iter(rounds)
 
-    def ask(self, **_: Any) -> dict[str, Any]:
-        return {"times": [next(self._rounds)]}
+    def ask(self, **question: Any) -> dict[str, Any]:
+        return {} if "prepare" in question else {"times": [next(self._rounds)]}
 
 
 def test_a_row_compares_the_rounds_and_the_fastest_rounds() -> None:
@@ -121,8 +122,13 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
         mask="kv_idx <= q_idx",
         tensors=(("slope", "randn:2"),),
     )
-    rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
+    rows, refusals = compared(case, other)
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
+
+
+def compared(case: Case, other: Path) -> tuple[list[against.Comparison], list[Refused]]:
+    work = [(case, "fwd"), (case, "bwd")]
+    return against.compare(work, other, "cpu", "cpu", Effort(seconds=0.003, rounds=3), lambda rows: None)
 
 
 class Interrupted(Recorded):
@@ -132,11 +138,9 @@ class Interrupted(Recorded):
         super().__init__(*[0.001] * 6)
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        if "prepare" not in question:
-            return super().ask()
-        if question["prepare"]["activation"] == "relu":
+        if "prepare" in question and question["prepare"]["activation"] == "relu":
             raise KeyboardInterrupt
-        return {}
+        return super().ask(**question)
 
     def close(self) -> None: ...
 
@@ -153,7 +157,7 @@ def test_the_rows_of_finished_cases_survive_an_interruption(tmp_path: Path, monk
 @pytest.mark.usefixtures("keeps_builds")
 def test_an_older_build_without_params_masks_and_compat_is_timed(older: Path) -> None:
     case = Case((3, 5), (3, 5), 2, 16, activation="silu", mask="causal")
-    rows, refusals = against.compare([(case, ("fwd", "bwd"))], older, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
+    rows, refusals = compared(case, older)
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 

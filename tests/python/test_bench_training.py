@@ -26,7 +26,7 @@ from gdpa.bench.systems.base import Attend
 from gdpa.bench.training import attentions, trainer
 from gdpa.bench.training.attentions import Attention, OnMlp, PaddedSoftmax, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import GAPS, PARTS, breakdown, idle, part_of, summed
-from gdpa.bench.training.model_step import ModelTrainer, TrainingRow, flops_of_step, measure_model, shape_that_fits
+from gdpa.bench.training.model_step import TrainingRow, flops_of_step, measure_model, shape_that_fits, trainer_of
 from gdpa.bench.training.models import MODELS, ModelBatch, ModelShape, build, shapes_of
 from gdpa.bench.training.suite import TrainingReport
 
@@ -86,7 +86,7 @@ class OneByOne(System):
 
 
 def results(system: System, shape: ModelShape) -> dict[str, Tensor]:
-    return ModelTrainer(system, shape, CPU, compile=False).results()
+    return trainer_of(system, shape, CPU).results()
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -190,7 +190,7 @@ def test_a_system_that_refuses_self_attention_cannot_train_the_model() -> None:
 @pytest.mark.parametrize("system", [Gdpa(), Padded()], ids=lambda system: system.name)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_step_changes_every_weight(model: str, system: System) -> None:
-    trainer = ModelTrainer(system, small(model), CPU, compile=False)
+    trainer = trainer_of(system, small(model), CPU)
     before = {name: weight.detach().clone() for name, weight in trainer.module.named_parameters()}
     trainer.step()
     after = dict(trainer.module.named_parameters())
@@ -202,7 +202,7 @@ def test_a_step_changes_every_weight(model: str, system: System) -> None:
 @pytest.mark.parametrize("system", [Gdpa(), Padded()], ids=lambda system: system.name)
 @pytest.mark.parametrize("model", MODELS)
 def test_models_compile_to_one_graph(model: str, system: System) -> None:
-    trainer = ModelTrainer(system, small(model), CPU, compile=False)
+    trainer = trainer_of(system, small(model), CPU)
     expected = trainer.results()
     trainer.forward = torch.compile(trainer.module, dynamic=False, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(trainer.results(), expected)
@@ -288,7 +288,7 @@ def test_rates_count_the_flop_of_gdpa_without_padding() -> None:
 
 
 def test_the_peak_is_that_of_a_step_whose_gradients_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ModelTrainer(Gdpa(), small("block"), CPU, compile=False)
+    model = trainer_of(Gdpa(), small("block"), CPU)
 
     def memory_beyond(call: Callable[[], list[Tensor]]) -> int:
         assert model.optimiser.state  # is there before anything is counted
@@ -297,8 +297,7 @@ def test_the_peak_is_that_of_a_step_whose_gradients_are_given_back(monkeypatch: 
         return 7
 
     monkeypatch.setattr(memory, "memory_beyond", memory_beyond)
-    model.measure_peak()
-    assert model.peak_bytes == 7
+    assert model.peak_bytes() == 7
 
 
 def test_results_that_are_not_finite_are_refused() -> None:
@@ -440,8 +439,7 @@ def test_systems_without_attention_of_models_are_refused(capsys: pytest.CaptureF
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_step_on_a_gpu_has_parts_and_no_waiting() -> None:
-    trainer = ModelTrainer(Gdpa(), small("hstu", dtype="bfloat16", head_dim=64), torch.device("cuda"), compile=False)
+    trainer = trainer_of(Gdpa(), small("hstu", dtype="bfloat16", head_dim=64), torch.device("cuda"))
     trainer.step()
-    trainer.check_waits()
-    assert trainer.host_waits is False
+    assert not trainer.host_waits()
     assert breakdown(trainer.step)["attention"] > 0

@@ -25,6 +25,7 @@ from gdpa.bench.progress import Progress
 from gdpa.bench.report import Refused, Table
 
 WORKER = Path(__file__).with_name("against_worker.py")
+AfterRow = Callable[[Sequence[Any]], None]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Build:
 
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
     """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
+    for build in builds:
+        build.ask(prepare=asdict(case))
     times: list[list[float]] = [[], []]
     for round_index in range(effort.rounds):
         for index in (0, 1) if round_index % 2 == 0 else (1, 0):
@@ -119,16 +122,11 @@ def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Ef
 
 
 def compare(
-    work: Sequence[tuple[Case, Sequence[str]]],
-    folder: Path,
-    device: str,
-    described: str,
-    effort: Effort,
-    after_case: Callable[[list[Comparison]], None] = lambda rows: None,
+    work: Sequence[tuple[Case, str]], folder: Path, device: str, described: str, effort: Effort, after_row: AfterRow
 ) -> tuple[list[Comparison], list[Refused]]:
-    """Measures every case in each direction. Returns the rows and the refused cases.
+    """Measures every case in its direction. Returns the rows and the refused cases.
 
-    Calls `after_case` with the rows so far after every case, because a run may be interrupted.
+    Calls `after_row` with the rows so far after every case, because a run may be interrupted.
     """
     rows: list[Comparison] = []
     refusals: list[Refused] = []
@@ -137,21 +135,13 @@ def compare(
     try:
         builds += [Build(folder, device)]
         builds += [Build(Path(gdpa.__file__).parents[1], device)]
-        for case, directions in work:
+        for case, direction in work:
+            progress(0.0, f"{case.name or 'case'} {case.activation} {direction}")
             try:
-                for build in builds:
-                    build.ask(prepare=asdict(case))
+                rows.append(compare_case(case, direction, builds, effort, described))
             except RuntimeError as refused:
-                refusals += [Refused("gdpa", direction, str(refused), case.name) for direction in directions]
-                progress.finish_case()
-                continue
-            for number, direction in enumerate(directions):
-                progress(number / len(directions), f"{case.name or 'case'} {case.activation} {direction}")
-                try:
-                    rows.append(compare_case(case, direction, builds, effort, described))
-                except RuntimeError as refused:
-                    refusals.append(Refused("gdpa", direction, str(refused), case.name))
-            after_case(rows)
+                refusals.append(Refused("gdpa", direction, str(refused), case.name))
+            after_row(rows)
             progress.finish_case()
     finally:
         for build in builds:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.score_mod import POSITIONS, function_of
+from gdpa.bench.score_mod import POSITIONS, expression, function_of
 from gdpa.mask import Mask, mask_of
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -91,62 +89,7 @@ def mask_of_case(case: Case, device: torch.device) -> Mask | None:
 def mask_mod_of(mask: Mask, case: Case) -> MaskMod:
     """Returns the condition of a mask as a mask_mod, from the same text."""
     device = next((tensor.device for tensor in mask.tensors.values()), torch.device("cpu"))
-    length_of_q, length_of_k = (torch.tensor(of, device=device) for of in (case.lengths_q, case.lengths_k))
-    names: dict[str, Any] = {"length_of_q": length_of_q, "length_of_k": length_of_k}
-    names |= NamedMasks(length_of_q, length_of_k).functions()
-    text = ast.parse(mask.text, mode="eval").body
-    return function_of(Names().visit(text), POSITIONS, case, mask.tensors, device, names)
-
-
-class NamedMasks:
-    """The named masks of gdpa's language as functions of positions, for other systems."""
-
-    def __init__(self, length_of_q: Tensor, length_of_k: Tensor) -> None:
-        self.length_of_q, self.length_of_k = length_of_q, length_of_k
-
-    def functions(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("causal", "window", "prefix", "interval", "hstu")}
-
-    def row(self, b: Tensor, i: Tensor) -> Tensor:
-        """The key at the diagonal."""
-        return i + self.length_of_k[b] - self.length_of_q[b]
-
-    def causal(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return j <= self.row(b, i)
-
-    def window(self, b: Tensor, i: Tensor, j: Tensor, left: int, right: int) -> Tensor:
-        distance = self.row(b, i) - j
-        near = (distance <= left) if left >= 0 else (j >= 0)
-        return near & (distance >= -right) if right >= 0 else near
-
-    def prefix(self, b: Tensor, i: Tensor, j: Tensor, length: Tensor) -> Tensor:
-        return j < length
-
-    def interval(self, b: Tensor, i: Tensor, j: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-        return (j >= begin) & (j < end)
-
-    def hstu(
-        self, b: Tensor, i: Tensor, j: Tensor, contexts: Any, targets: Any, group: int = 1, window: int = -1
-    ) -> Tensor:
-        row, end = self.row(b, i), self.length_of_k[b] - targets
-        near = (row - j <= window) | (j < contexts) if window >= 0 else j >= 0
-        of_group = end + torch.div(row - end, group, rounding_mode="floor") * group
-        history = (j <= row) & near & ((j < end) | (j >= of_group))
-        return ((row < contexts) & (j < end)) | history
-
-
-class Names(ast.NodeTransformer):
-    """Makes len_q and len_k elements of tensors, and passes the positions to the named masks."""
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        side = node.id.removeprefix("len_")
-        return ast.parse(f"length_of_{side}[batch]", mode="eval").body if node.id in ("len_q", "len_k") else node
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and hasattr(NamedMasks, node.func.id):
-            node.args = [ast.Name(position, ast.Load()) for position in ("batch", "q_idx", "kv_idx")] + node.args
-        return node
+    return function_of(expression(mask.text), POSITIONS, case, mask.tensors, device)
 
 
 @cache

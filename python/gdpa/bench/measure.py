@@ -38,17 +38,16 @@ class Result:
     rows: list[Any] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    first_calls: dict[str, float] = field(default_factory=dict)  # seconds of each system, including compilation
+    first_calls: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # seconds, with compilation
 
     def add(self, other: Result) -> None:
         self.rows += other.rows
         self.refusals += other.refusals
         self.figures += other.figures
         for system, seconds in other.first_calls.items():
-            self.add_first_call(system, seconds)
-
-    def add_first_call(self, system: str, seconds: float) -> None:
-        self.first_calls[system] = self.first_calls.get(system, 0.0) + seconds
+            self.first_calls[system] += seconds
 
 
 @dataclass
@@ -116,7 +115,7 @@ class BatchTimer:
                 self.refuse(figure, error)
             self.device.release()
         else:
-            self.result.add_first_call(name, time.perf_counter() - begin)
+            self.result.first_calls[name] += time.perf_counter() - begin
 
     def prepare(self, operands: Operands, system: System, directions: Sequence[str]) -> None:
         figures = [(system.name, direction) for direction in directions]

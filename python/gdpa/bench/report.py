@@ -257,11 +257,8 @@ def read(path: Path, kinds: Mapping[str, type[Report]], usual: type[Report]) -> 
     """
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-        kind = kinds.get(document["subject"], usual)
-        if not all(list(row) == fields(kind.row_type) for row in document["rows"]):
-            raise ValueError
-        report = kind(*(document[name] for name in HEADING))
-        report.rows = [kind.row_type(**row) for row in document["rows"]]
+        report = kinds.get(document["subject"], usual)(*(document[name] for name in HEADING))
+        report.rows = [report.row_type(**row) for row in document["rows"]]
         report.refusals = [Refused(**refused) for refused in document["not_run"]]
         for figure in document["figures"]:
             del figure["reached"]
@@ -277,28 +274,24 @@ def merged(paths: Sequence[Path], kinds: Mapping[str, type[Report]], usual: type
     Raises ValueError if a document has another subject or another device than the first document.
     """
     parts = [read(path, kinds, usual) for path in paths]
-    first = parts[0]
+    whole = parts[0]
     rows: dict[object, Any] = {}
     refusals: dict[object, Refused] = {}
-    figures: dict[str, Figure] = {}
     for path, part in zip(paths, parts, strict=True):
         for name in ("subject", "device"):
-            if getattr(part, name) != getattr(first, name):
+            if getattr(part, name) != getattr(whole, name):
                 raise ValueError(
-                    f"redraw: expected parts of one run; {paths[0]} has the {name} {getattr(first, name)!r}, "
+                    f"redraw: expected parts of one run; {paths[0]} has the {name} {getattr(whole, name)!r}, "
                     f"{path} has {getattr(part, name)!r}"
                 )
         for row in part.rows:
             rows[row.place] = row
             refusals.pop((row.system, row.direction, row.shape), None)
         refusals |= {(one.system, one.direction, one.shape): one for one in part.refusals}
-        figures |= {figure.what: figure for figure in part.measured}
-    whole = dataclasses.replace(
-        first,
-        **{name: "; ".join(dict.fromkeys(getattr(part, name) for part in parts)) for name in
-           ("torch", "commit", "method")},
-        rows=list(rows.values()), refusals=list(refusals.values()), measured=list(figures.values()),
-    )  # fmt: skip
+    for name in ("torch", "commit", "method"):
+        setattr(whole, name, "; ".join(dict.fromkeys(getattr(part, name) for part in parts)))
+    whole.rows, whole.refusals = list(rows.values()), list(refusals.values())
+    whole.measured = list({figure.what: figure for part in parts for figure in part.measured}.values())
     whole.sort()
     return whole
 

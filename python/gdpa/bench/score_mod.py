@@ -1,10 +1,9 @@
-"""Expressions of gdpa's language in PyTorch, and the bias of f(s + bias) as a score_mod of FlexAttention."""
+"""Expressions of gdpa's language in PyTorch: conditions as mask_mods, and the bias of f(s + bias) as a score_mod."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +15,44 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 FUNCTIONS = {name: getattr(torch, name) for name in ("abs", "clamp", "floor", "log2")}
 POSITIONS = ("batch", "head", "q_idx", "kv_idx")
-ROWS = {"q_row": "first_q[batch] + q_idx", "kv_row": "first_k[batch] + kv_idx"}
+NAMES = {
+    "q_row": "first_q[batch] + q_idx", "kv_row": "first_k[batch] + kv_idx", "len_q": "length_q[batch]",
+    "len_k": "length_k[batch]",
+}  # fmt: skip
+
+
+def named_masks(length_q: Tensor, length_k: Tensor) -> dict[str, Callable[..., Any]]:
+    """Returns the named masks of gdpa's language as functions of batch, query and key and their own arguments."""
+
+    def row(b: Tensor, i: Tensor) -> Tensor:
+        """The key at the diagonal."""
+        return i + length_k[b] - length_q[b]
+
+    def window(b: Tensor, i: Tensor, j: Tensor, left: int, right: int) -> Tensor:
+        distance = row(b, i) - j
+        near = (distance <= left) if left >= 0 else (j >= 0)
+        return near & (distance >= -right) if right >= 0 else near
+
+    def hstu(b: Tensor, i: Tensor, j: Tensor, contexts: Any, targets: Any, group: int = 1, window: int = -1) -> Tensor:
+        of_row, end = row(b, i), length_k[b] - targets
+        near = (of_row - j <= window) | (j < contexts) if window >= 0 else j >= 0
+        of_group = end + torch.div(of_row - end, group, rounding_mode="floor") * group
+        history = (j <= of_row) & near & ((j < end) | (j >= of_group))
+        return ((of_row < contexts) & (j < end)) | history
+
+    return {
+        "causal": lambda b, i, j: j <= row(b, i),
+        "prefix": lambda b, i, j, length: j < length,
+        "interval": lambda b, i, j, begin, end: (j >= begin) & (j < end),
+        "window": window,
+        "hstu": hstu,
+    }
 
 
 def bias_of(activation: str) -> ast.expr | None:
     """Returns "s + bias" of a text f(s + bias) whose bias reads a tensor by index, or None for another text."""
     try:
-        tree = ast.parse(activation, mode="eval").body
+        tree = expression(activation)
     except SyntaxError:
         return None
     if not (isinstance(tree, ast.Call) and len(tree.args) == 1 and isinstance(tree.args[0], ast.BinOp)):
@@ -32,19 +62,27 @@ def bias_of(activation: str) -> ast.expr | None:
     return sum_of if is_sum and any(isinstance(node, ast.Subscript) for node in ast.walk(sum_of)) else None
 
 
-class Indices(ast.NodeTransformer):
-    """Makes every index an integer that exists, because gdpa broadcasts an axis of size 1, and computes the rows."""
+class InPytorch(ast.NodeTransformer):
+    """Makes every index of a tensor an integer that exists, because gdpa broadcasts an axis of size 1.
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    It also replaces NAMES, and passes the positions to the named masks.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor], masks: Sequence[str]) -> None:
         self.tensors = tensors
+        self.masks = masks
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return expression(ROWS[node.id]) if node.id in ROWS else node
+        return expression(NAMES.get(node.id, node.id))
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in self.masks:
+            node.args = [expression(position) for position in ("batch", "q_idx", "kv_idx")] + node.args
+        return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
         assert isinstance(node.value, ast.Name)
-        if node.value.id not in self.tensors:
-            return node
         shape = self.tensors[node.value.id].shape
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         found = [self.index(index, size) for index, size in zip(indices, shape, strict=True)]
@@ -62,10 +100,6 @@ def expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def integer(number: Tensor) -> Tensor:
-    return number.to(torch.int64)
-
-
 def score_mod_of(case: Case, tensors: dict[str, Tensor]) -> ScoreMod | None:
     """Returns the score_mod that adds the bias of the function to a score, or None if the function has no bias."""
     bias = bias_of(case.activation)
@@ -75,24 +109,21 @@ def score_mod_of(case: Case, tensors: dict[str, Tensor]) -> ScoreMod | None:
 
 
 def function_of(
-    body: ast.expr,
-    arguments: Sequence[str],
-    case: Case,
-    tensors: dict[str, Tensor],
-    device: torch.device,
-    others: Mapping[str, Any] = MappingProxyType({}),
+    body: ast.expr, arguments: Sequence[str], case: Case, tensors: dict[str, Tensor], device: torch.device
 ) -> Callable[..., Tensor]:
     """Returns a function of `arguments` that computes an expression of gdpa's language in PyTorch.
 
-    The expression reads `tensors` by the rules of gdpa, and `others` as they are.
+    The expression reads `tensors` by the rules of gdpa.
     """
-    names: dict[str, Any] = FUNCTIONS | tensors | dict(others)
-    for side, lengths in (("q", case.lengths_q), ("k", case.lengths_k)):
-        names[f"first_{side}"] = torch.tensor([0, *lengths[:-1]], device=device).cumsum(0)
-    names |= {"integer": integer, "zero": torch.zeros_like}
+    lengths = {side: torch.tensor(of, device=device) for side, of in (("q", case.lengths_q), ("k", case.lengths_k))}
+    masks = named_masks(lengths["q"], lengths["k"])
+    names: dict[str, Any] = FUNCTIONS | masks | tensors
+    names |= {"integer": lambda number: number.to(torch.int64), "zero": torch.zeros_like}
+    for side, of in lengths.items():
+        names |= {f"length_{side}": of, f"first_{side}": of.cumsum(0) - of}
     tree = expression(f"lambda {', '.join(arguments)}: 0")
     assert isinstance(tree, ast.Lambda)
-    tree.body = Indices(tensors).visit(body)
+    tree.body = InPytorch(tensors, list(masks)).visit(body)
     code = compile(ast.fix_missing_locations(ast.Expression(tree)), "function_of", "eval")
     function: Callable[..., Tensor] = eval(code, {"__builtins__": {}, **names})
     return function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,17 +35,14 @@ def dtype(text: str) -> str:
     return name
 
 
-def above_0(text: str) -> float:
-    number = float(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0; got {text}")
-    return number
+def between(low: float, high: float) -> Callable[[str], float]:
+    """Returns a type of an option: a number from `low` to `high`."""
 
+    def number(text: str) -> float:
+        if not low <= float(text) <= high:
+            raise argparse.ArgumentTypeError(f"expected a number from {low:g} to {high:g}; got {text}")
+        return float(text)
 
-def part(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1; got {text}")
     return number
 
 
@@ -56,7 +52,9 @@ def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
     else:
         group = parser.add_argument_group("shapes of the suite")
         group.add_argument("--shapes", nargs="+", metavar="SHAPE", help="names, numbers or ranges such as 3-7 (all)")
-        group.add_argument("--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)")
+        group.add_argument(
+            "--scale-batch", type=between(1e-9, 1e9), default=1.0, metavar="F", help="factor on the batch (1)"
+        )
         group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group = parser.add_argument_group("attention")
     defaults = ("float32", "gelu", "none") if suite == SHAPES else ("those of each shape",) * 3
@@ -88,7 +86,7 @@ def add_given_shapes(group: Any) -> None:
     group.add_argument("--batch", type=int, default=8, metavar="N", help="number of generated sequences (8)")
     group.add_argument("--max-length", type=int, default=256, metavar="N", help="longest generated length (256)")
     group.add_argument(
-        "--fill", type=part, default=1.0, metavar="F", help="mean length divided by the longest length (1)"
+        "--fill", type=between(0, 1), default=1.0, metavar="F", help="mean length divided by the longest length (1)"
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
@@ -154,11 +152,10 @@ def chosen_directions(options: argparse.Namespace, case: Case) -> list[str]:
 
 def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tuple[Case, list[System], list[str]]]:
     """Returns each case with its systems and its selected directions."""
-    work = [
-        (case, in_turn(systems, case, functions), chosen_directions(options, case))
-        for case, functions in by_shape(chosen_cases(options))
-    ]
-    work = [(case, in_this_case, directions) for case, in_this_case, directions in work if directions]
+    work = []
+    for case, functions in by_shape(chosen_cases(options)):
+        if directions := chosen_directions(options, case):
+            work.append((case, in_turn(systems, case, functions), directions))
     if not work:
         raise ValueError(f"--direction: expected a direction of these shapes; got {options.direction!r}")
     return work
@@ -181,16 +178,13 @@ def figures_of(case: Case, systems: Sequence[System], directions: Sequence[str],
     return len(directions) * able + (device.product(case.dtype) is not None)
 
 
-def run_against(
-    options: argparse.Namespace, device: Device, effort: Effort, write: Callable[[Sequence[Any]], None]
-) -> None:
+def run_against(options: argparse.Namespace, device: Device, effort: Effort, write: against.AfterRow) -> None:
     """Prints a table with the speed-up of this build over the other build. Passes the rows so far to `write`."""
-    work = [(case, chosen_directions(options, case)) for case in chosen_cases(options)]
-    work = [(case, directions) for case, directions in work if directions]
+    cases = chosen_cases(options)
+    work = [(case, direction) for case in cases for direction in chosen_directions(options, case)]
     rows, refusals = against.compare(
         work, options.against, str(device.torch_device), device.describe(), effort, write
     )  # fmt: skip
-    write(rows)  # of no case, if all are refused
     against.table(options.against, rows).show()
     for one in refusals:
-        print(f"not run: {one.system}, {one.direction}, {one.shape or 'case'}: {one.reason}", file=sys.stdout)
+        print(f"not run: {one.system}, {one.direction}, {one.shape or 'case'}: {one.reason}")

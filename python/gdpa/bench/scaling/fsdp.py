@@ -78,7 +78,7 @@ def comparison_of(ranks: Ranks, layers: int, batch_factor: float) -> Comparison:
     part = Part(shape.model, layers, len(mine), shape.max_length, shape.heads, shape.head_dim, shape.dtype, mine)
     batch = ModelBatch.random(part, device)
     one, several = (
-        Trainer(model, batch.inputs(), batch.grad_outputs, compile=False)
+        Trainer(model, batch.inputs(), batch.grad_outputs)
         for model in (build(part, device), sharded(build(part, device), ranks))
     )
     expected = gradient_of(one)

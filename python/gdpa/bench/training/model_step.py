@@ -7,23 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from gdpa.bench import command
 from gdpa.bench.agreement import AGREEMENT, Disagreement, checked_difference
 from gdpa.bench.device import Device
 from gdpa.bench.goals import OURS
-from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times, row_of
 from gdpa.bench.report import Refused, Row, reason_of
 from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.packages import Package
 from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import breakdown
 from gdpa.bench.training.models import ModelBatch, ModelShape, build
-from gdpa.bench.training.trainer import Trainer, check_finite
+from gdpa.bench.training.trainer import Trainer
 
 # The padded computation keeps and computes so many tensors of scores for each attention of a sequence to itself.
 SCORES_OF_A_CALL, SCORES_AT_ONCE = 2, 3
@@ -57,57 +56,28 @@ class TrainingRow(Row):
         return None if self.peak_bytes is None else self.peak_bytes / self.tokens
 
 
-class ModelTrainer(Trainer):
-    """A model with the attention of a system, and its batch."""
+@dataclass
+class Entrant:
+    """A prepared model with the attention of a system."""
 
-    def __init__(self, system: System, shape: ModelShape, device: torch.device, compile: bool) -> None:
-        self.system = system
-        self.shape = shape
-        batch = ModelBatch.random(shape, device)
-        model = use(system, build(shape, device), shape, device)
-        # Kernels of other packages end a graph.
-        super().__init__(model, batch.inputs(), batch.grad_outputs, compile, not isinstance(system, Package))
-        self.difference: float | None = None
-        self.host_waits: bool | None = None
+    system: System
+    shape: ModelShape
+    trainer: Trainer
+    measured: dict[str, Any]  # fields of its row that are known before the timing
 
-    def step(self) -> None:
-        super().step()
-        self.forget()  # so that the gradients of a waiting model take no memory
 
-    def results(self) -> dict[str, Tensor]:
-        """Returns the outputs, and the gradients of inputs and weights. Raises ValueError for NaN or infinities.
-
-        The weights are one tensor: some of their gradients are small sums of large terms, which roundings dominate.
-        """
-        outputs = self.gradients()
-        tensors = {f"output {i}": output for i, output in enumerate(outputs)}
-        named = zip(("rows", "features"), self.inputs, strict=False)
-        tensors |= {f"gradient of the {name}": one.grad for name, one in named if one.grad is not None}
-        gradients = [weight.grad.flatten() for weight in self.module.parameters() if weight.grad is not None]
-        tensors["gradient of the weights"] = torch.cat(gradients)
-        self.forget()
-        check_finite(tensors)
-        return tensors
-
-    def check_waits(self) -> None:
-        """Runs a step that fails if PyTorch waits for the GPU."""
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            self.step()
-            self.host_waits = False
-        except RuntimeError as error:
-            if "synchroniz" not in str(error):
-                raise
-            self.host_waits = True
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+def trainer_of(system: System, shape: ModelShape, device: torch.device, compile: bool = False) -> Trainer:
+    """Returns the model with the attention of the system, and its batch. Kernels of other packages end a graph."""
+    batch = ModelBatch.random(shape, device)
+    model = use(system, build(shape, device), shape, device)
+    return Trainer(model, batch.inputs(), batch.grad_outputs, compile, not isinstance(system, Package))
 
 
 @cache
 def flops_of_step(shape: ModelShape, device: torch.device) -> int:
     """Returns the FLOP of forward and backward without padding, which count for every system."""
     with FlopCounterMode(display=False) as counter:
-        ModelTrainer(Gdpa(), shape, device, compile=False).gradients()
+        trainer_of(Gdpa(), shape, device).gradients()
     return int(counter.get_total_flops())
 
 
@@ -130,14 +100,12 @@ class ModelTraining(BatchTimer):
 
     def __init__(self, shape: ModelShape, compile: bool, limit: float, device: Device, result: Result) -> None:
         self.shape = shape
-        model = build(replace(shape, batch=1), torch.device("cpu"))
-        self.model = model  # read for the calls of attention only
-        super().__init__(Call.of(attends(model)[0], shape).case, device, result)
+        self.model = build(replace(shape, batch=1), torch.device("cpu"))  # read for the calls of attention only
+        super().__init__(Call.of(attends(self.model)[0], shape).case, device, result)
         self.direction = f"step of {shape.model}"
         self.compile = compile
         self.end = time.monotonic() + limit if limit else float("inf")
-        self.trainers: dict[str, ModelTrainer] = {}
-        self.parts: dict[str, float] | None = None  # of gdpa's step
+        self.entrants: dict[str, Entrant] = {}
 
     def enter(self, system: System) -> None:
         """Runs a model once. If torch.compile fails, the compiled model is refused and the model runs eagerly."""
@@ -150,75 +118,67 @@ class ModelTraining(BatchTimer):
         begin = time.perf_counter()
         for compile in (True, False) if self.compile else (False,):
             try:
-                self.trainers[system.name] = trainer = self.prepared(system, compile)
+                self.entrants[system.name] = entrant = self.prepared(system, compile)
             except Exception as error:
                 # The variables of the failed call hold its memory until the traceback is gone.
                 name = f"{system.name}, compiled" if compile else system.name
                 self.result.refusals.append(Refused(name, self.direction, reason_of(error), self.shape.name))
                 is_final = isinstance(error, Disagreement | torch.OutOfMemoryError)
             else:
-                self.work[system.name, self.direction] = trainer.work
-                self.result.add_first_call(system.name, time.perf_counter() - begin)
+                self.work[system.name, self.direction] = entrant.trainer.work
+                self.result.first_calls[system.name] += time.perf_counter() - begin
                 return
             self.device.release()
             if is_final:
                 return
 
-    def prepared(self, system: System, compile: bool) -> ModelTrainer:
+    def prepared(self, system: System, compile: bool) -> Entrant:
         """Returns the model after its results, its memory and its waiting have been checked."""
-        device = self.device.torch_device
-        shape = self.shape
+        device, shape = self.device.torch_device, self.shape
         if type(system) is Padded and device.type == "cuda":
             attentions = sum(Call.of(module, shape).is_self for module in attends(self.model))
             shape = shape_that_fits(shape, attentions, torch.cuda.get_device_properties(device).total_memory)
-        trainer = ModelTrainer(system, shape, device, compile)
+        trainer = trainer_of(system, shape, device, compile)
+        measured: dict[str, Any] = dict.fromkeys(("peak_bytes", "difference", "host_waits", "parts"))
+        measured["compiled"] = compile
         results = trainer.results()
         if system.function != "softmax" and (compile or not isinstance(system, Gdpa)):
-            reference = ModelTrainer(Gdpa(), shape, device, compile=False).results()
+            reference = trainer_of(Gdpa(), shape, device).results()
             # Each layer adds its roundings.
             bound = AGREEMENT[shape.dtype] * shape.layers
-            trainer.difference = checked_difference(shape.name, system.name, results, reference, bound)
+            measured["difference"] = checked_difference(shape.name, system.name, results, reference, bound)
             del reference
         del results
         if device.type == "cuda":
-            trainer.measure_peak()
-            trainer.check_waits()
-        return trainer
+            measured |= {"peak_bytes": trainer.peak_bytes(), "host_waits": trainer.host_waits()}
+        return Entrant(system, shape, trainer, measured)
 
     def measure_parts(self) -> None:
         """Profiles gdpa's step on a GPU."""
-        trainer = self.trainers.get(OURS)
-        if trainer is None or self.device.torch_device.type != "cuda":
-            return
-        try:
-            self.parts = breakdown(trainer.step)
-        except Exception as error:
-            self.refuse((OURS, f"parts of the {self.direction}"), error)
+        if OURS in self.entrants and self.device.torch_device.type == "cuda":
+            try:
+                self.entrants[OURS].measured["parts"] = breakdown(self.entrants[OURS].trainer.step)
+            except Exception as error:
+                self.refuse((OURS, f"parts of the {self.direction}"), error)
 
     def rows(self, times: Times) -> list[TrainingRow]:
         product = self.device.product(self.shape.dtype)
         cublas_tflops = product.flops / median(times.product) * 1e-12 if product else None
         seconds = {name: taken for (name, _), taken in times.figures.items()}
-        rates = {name: sum(self.trainers[name].shape.lengths) / taken for name, taken in seconds.items()}
+        rates = {name: sum(self.entrants[name].shape.lengths) / taken for name, taken in seconds.items()}
         return [self.row(name, seconds[name], rate, rates.get(OURS), cublas_tflops) for name, rate in rates.items()]
 
     def row(
         self, name: str, seconds: float, rate: float, ours: float | None, cublas_tflops: float | None
     ) -> TrainingRow:
-        trainer = self.trainers[name]
-        system, shape = trainer.system, trainer.shape
+        entrant = self.entrants[name]
+        system, shape = entrant.system, entrant.shape
+        timed = replace(self.case, name=self.shape.name, activation=system.function or shape.activation)
         return TrainingRow(
-            system=name,
-            version=system.version(),
-            commit=command.commit(),
-            direction=self.direction,
-            device=self.device.describe(),
-            shape=self.shape.name,
-            dtype=shape.dtype,
-            activation=system.function or shape.activation,
+            **row_of(name, system.version(), self.direction, self.device.describe(), timed),
+            **entrant.measured,
             model=shape.model,
             layers=shape.layers,
-            compiled=trainer.is_compiled,
             B=shape.batch,
             H=shape.heads,
             d=shape.head_dim,
@@ -229,22 +189,13 @@ class ModelTraining(BatchTimer):
             gdpa_speedup=ours / rate if ours else None,
             tflops=flops_of_step(shape, self.device.torch_device) / seconds * 1e-12,
             cublas_tflops=cublas_tflops,
-            peak_bytes=trainer.peak_bytes,
-            difference=trainer.difference,
-            host_waits=trainer.host_waits,
-            parts=self.parts if name == OURS else None,
         )
 
 
 def measure_model(
-    shape: ModelShape,
-    systems: Sequence[System],
-    compile: bool,
-    limit: float,
-    effort: Effort,
-    device: Device,
+    shape: ModelShape, systems: Sequence[System], compile: bool, limit: float, effort: Effort, device: Device,
     progress: Progress,
-) -> Result:
+) -> Result:  # fmt: skip
     """Returns a row for every system that can train this model, and a reason for each that cannot.
 
     Args:

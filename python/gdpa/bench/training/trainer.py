@@ -1,4 +1,4 @@
-"""A module with its inputs and its optimiser: its training step, the work that is timed, and its peak memory."""
+"""A module with its inputs and its optimiser: its training step, its results, and what is measured beside the time."""
 
 from __future__ import annotations
 
@@ -26,20 +26,15 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        inputs: Sequence[Tensor],
-        grad_outputs: Sequence[Tensor],
-        compile: bool,
+        self, module: nn.Module, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor], compile: bool = False,
         fullgraph: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.module = module
         self.inputs = inputs
         self.grad_outputs = grad_outputs
         self.optimiser = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, fused=True)
         self.forward = compiled(module, dynamic=False, fullgraph=fullgraph) if compile else module
-        self.is_compiled = compile
-        self.peak_bytes: int | None = None
+        self.work = Work(lambda _: self.step())
 
     def gradients(self) -> list[Tensor]:
         """Runs forward and backward, which set the gradients of weights and inputs. Returns the outputs."""
@@ -49,33 +44,48 @@ class Trainer:
         torch.autograd.backward(outputs, list(self.grad_outputs))
         return [output.detach() for output in outputs]
 
-    def step(self) -> None:
+    def step(self) -> list[Tensor]:
+        """Runs a training step, after which no gradient takes memory. It has no results."""
         self.gradients()
         self.optimiser.step()
-
-    @property
-    def work(self) -> Work:
-        return Work(lambda _: self.step())
-
-    def measure_peak(self) -> None:
-        """Measures the peak bytes of a step on a GPU without weights, optimiser and batch."""
-
-        def step() -> list[Tensor]:
-            self.step()
-            self.forget()
-            return []
-
-        step()  # the first step creates the state of the optimiser
-        self.peak_bytes = memory.memory_beyond(step)
+        self.forget()
+        return []
 
     def forget(self) -> None:
         for tensor in self.inputs:
             tensor.grad = None
         self.optimiser.zero_grad()
 
+    def results(self) -> dict[str, Tensor]:
+        """Returns the outputs, and the gradients of inputs and weights. Raises ValueError for NaN or infinities.
 
-def check_finite(tensors: dict[str, Tensor]) -> None:
-    """Raises ValueError for NaN or infinities."""
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise ValueError(f"{name}: expected finite numbers, got NaN or infinities")
+        The weights are one tensor: some of their gradients are small sums of large terms, which roundings dominate.
+        """
+        tensors = {f"output {i}": output for i, output in enumerate(self.gradients())}
+        named = zip(("rows", "features"), self.inputs, strict=False)
+        tensors |= {f"gradient of the {name}": one.grad for name, one in named if one.grad is not None}
+        gradients = [weight.grad.flatten() for weight in self.module.parameters() if weight.grad is not None]
+        tensors["gradient of the weights"] = torch.cat(gradients)
+        self.forget()
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name}: expected finite numbers, got NaN or infinities")
+        return tensors
+
+    def peak_bytes(self) -> int:
+        """Returns the peak bytes of a step on a GPU without weights, optimiser and batch."""
+        self.step()  # the first step creates the state of the optimiser
+        return memory.memory_beyond(self.step)
+
+    def host_waits(self) -> bool:
+        """Returns whether PyTorch waits for the GPU in a step."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            self.step()
+            return False
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            return True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
