@@ -35,15 +35,16 @@ def dtype(text: str) -> str:
     return name
 
 
-def between(low: float, high: float) -> Callable[[str], float]:
-    """Returns a type of an option: a number from `low` to `high`."""
+def above_0(text: str) -> float:
+    if float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0; got {text}")
+    return float(text)
 
-    def number(text: str) -> float:
-        if not low <= float(text) <= high:
-            raise argparse.ArgumentTypeError(f"expected a number from {low:g} to {high:g}; got {text}")
-        return float(text)
 
-    return number
+def part(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1; got {text}")
+    return float(text)
 
 
 def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
@@ -53,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
         group = parser.add_argument_group("shapes of the suite")
         group.add_argument("--shapes", nargs="+", metavar="SHAPE", help="names, numbers or ranges such as 3-7 (all)")
         group.add_argument(
-            "--scale-batch", type=between(1e-9, 1e9), default=1.0, metavar="F", help="factor on the batch (1)"
+            "--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)"
         )
         group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group = parser.add_argument_group("attention")
@@ -86,7 +87,7 @@ def add_given_shapes(group: Any) -> None:
     group.add_argument("--batch", type=int, default=8, metavar="N", help="number of generated sequences (8)")
     group.add_argument("--max-length", type=int, default=256, metavar="N", help="longest generated length (256)")
     group.add_argument(
-        "--fill", type=between(0, 1), default=1.0, metavar="F", help="mean length divided by the longest length (1)"
+        "--fill", type=part, default=1.0, metavar="F", help="mean length divided by the longest length (1)"
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
