@@ -19,8 +19,7 @@ from gdpa.bench.device import Device
 from gdpa.bench.measure import Progress
 from gdpa.bench.report import fields
 from gdpa.bench.scaling import context, fsdp
-from gdpa.bench.scaling.comparison import CONTEXT, FSDP, ScalingRow
-from gdpa.bench.scaling.ranks import RankFailed, launch
+from gdpa.bench.scaling.ranks import CONTEXT, FSDP, RankFailed, ScalingRow, launch
 from gdpa.bench.scaling.suite import FIGURES, ScalingReport, goal_of, processes_on
 
 ROW = ScalingRow(

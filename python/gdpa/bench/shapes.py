@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,9 +53,7 @@ def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
     else:
         group = parser.add_argument_group("shapes of the suite")
         group.add_argument("--shapes", nargs="+", metavar="SHAPE", help="names, numbers or ranges such as 3-7 (all)")
-        group.add_argument(
-            "--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)"
-        )
+        group.add_argument("--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)")
         group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group = parser.add_argument_group("attention")
     defaults = ("float32", "gelu", "none") if suite == SHAPES else ("those of each shape",) * 3

@@ -12,8 +12,7 @@ import gdpa
 from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Work
-from gdpa.bench.scaling.comparison import CONTEXT, Comparison
-from gdpa.bench.scaling.ranks import Ranks
+from gdpa.bench.scaling.ranks import CONTEXT, Comparison, Ranks
 from gdpa.bench.systems.base import Operands, offsets
 from gdpa.distributed import ContextPlan, context_parallel_attention
 

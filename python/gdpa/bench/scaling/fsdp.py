@@ -14,8 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from gdpa.bench.agreement import AGREEMENT, checked_difference
-from gdpa.bench.scaling.comparison import FSDP, Comparison
-from gdpa.bench.scaling.ranks import Ranks
+from gdpa.bench.scaling.ranks import FSDP, Comparison, Ranks
 from gdpa.bench.training.models import ModelBatch, ModelShape, build, shapes_of
 from gdpa.bench.training.trainer import Trainer
 from gdpa.distributed import PairBalancedSampler

@@ -15,8 +15,7 @@ from gdpa.bench.measure import Effort, Plan, Progress, Result, part_of
 from gdpa.bench.plot import Bar, Group, Panel
 from gdpa.bench.report import Figure, Report, Table, heading
 from gdpa.bench.scaling import context, fsdp
-from gdpa.bench.scaling.comparison import CONTEXT, FSDP, Comparison, ScalingRow, measure
-from gdpa.bench.scaling.ranks import Ranks, launch
+from gdpa.bench.scaling.ranks import CONTEXT, FSDP, Comparison, Ranks, ScalingRow, launch, measure
 
 HELP = "A training step under FSDP2, and context parallelism, on one GPU and on all GPUs, with their goals"
 SUBJECT = "scaling"  # of its documents
