@@ -57,14 +57,11 @@ class InterFormerLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.summarise = nn.Sequential(TokenMLP(features, summary, dim), Gating(dim))
-        self.summarise_sequence = SequenceSummary(
-            dim, heads, cls=summary, queries=queries, recent=recent, activation=activation, **options
-        )
+        common: dict[str, Any] = {"activation": activation, **options}
+        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **common)
         self.interact = DotInteraction(features + summary + queries + recent, features, dim)
         self.feed_forward = PFFN(dim, heads, activation="identity", tau=float(summary), **options)
-        self.attention = GDPAttention(
-            dim, heads, activation=activation, norm=nn.LayerNorm(dim), window_size=window_size, **options
-        )
+        self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **common)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
         """Returns X' and S'. The rows s begin with CLS tokens."""
@@ -122,23 +119,12 @@ class InterFormer(nn.Module):
     ) -> None:
         super().__init__()
         self.cls = nn.Sequential(TokenMLP(features, summary, dim), Gating(dim))
+        tokens: dict[str, Any] = {"features": features, "summary": summary, "queries": queries, "recent": recent}
+        common: dict[str, Any] = {"activation": activation, **options}
         self.layers = nn.ModuleList(
-            InterFormerLayer(
-                dim,
-                heads,
-                features=features,
-                summary=summary,
-                queries=queries,
-                recent=recent,
-                activation=activation,
-                window_size=window_size,
-                **options,
-            )
-            for _ in range(layers)
+            InterFormerLayer(dim, heads, **tokens, window_size=window_size, **common) for _ in range(layers)
         )
-        self.summarise_sequence = SequenceSummary(
-            dim, heads, cls=summary, queries=queries, recent=recent, activation=activation, **options
-        )
+        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **common)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns X and the summary of the sequence after the last layer."""
@@ -180,14 +166,13 @@ class KunlunLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.summarise = TokenMLP(features, summary, dim)
-        self.pool = HSP(dim, heads, seeds, tokens, activation=activation, **options) if is_personal else None
+        common: dict[str, Any] = {"activation": activation, **options}
+        self.pool = HSP(dim, heads, seeds, tokens, **common) if is_personal else None
         self.norm = nn.LayerNorm(dim) if is_personal else None
-        self.feed_forward = PFFN(dim, heads, activation=activation, tau=tau, **options) if is_personal else None
-        self.attention = (
-            GDPAttention(dim, heads, activation=activation, norm=nn.LayerNorm(dim), window_size=window_size, **options)
-            if is_local
-            else None
-        )
+        self.feed_forward = PFFN(dim, heads, tau=tau, **common) if is_personal else None
+        self.attention: GDPAttention | None = None
+        if is_local:
+            self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **common)
         parts = [len(part) for part in torch.arange(summary + tokens).tensor_split(experts)]
         made = [len(part) for part in torch.arange(features).tensor_split(experts)]
         self.parts = parts
@@ -266,25 +251,13 @@ class Kunlun(nn.Module):
                 f"experts: expected a number from 1 to {min(features, summary + tokens)}, the number of tokens, got "
                 f"{experts}; change it"
             )
-        self.layers = nn.ModuleList(
-            KunlunLayer(
-                dim,
-                heads,
-                features=features,
-                summary=summary,
-                seeds=seeds,
-                tokens=tokens,
-                experts=experts,
-                tau=tau,
-                activation=activation,
-                window_size=window_size,
-                is_personal=not skip or number % 2 == 0,
-                is_local=not skip or number % 2 == 1,
-                **options,
-            )
-            for number in range(layers)
-        )
-        self.pool = HSP(dim, heads, seeds, tokens, activation=activation, **options)
+        sizes: dict[str, Any] = dict(features=features, summary=summary, seeds=seeds, tokens=tokens, experts=experts)
+        common: dict[str, Any] = {"activation": activation, **options}
+        self.layers = nn.ModuleList()
+        for number in range(layers):
+            kind: dict[str, Any] = {"is_personal": not skip or number % 2 == 0, "is_local": not skip or number % 2 == 1}
+            self.layers.append(KunlunLayer(dim, heads, **sizes, **kind, tau=tau, window_size=window_size, **common))
+        self.pool = HSP(dim, heads, seeds, tokens, **common)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns X and the pooled tokens after the last layer."""
