@@ -67,14 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> None:
     import torch
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     import gdpa
     from gdpa.bench import device as devices
@@ -97,13 +90,7 @@ def run(options: argparse.Namespace) -> None:
         f"MovieLens 100K: {events.users} users, {len(events.items)} events, the last two of each user held out",
         highlight=False,
     )
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs = [
         Settings(name, seed, options.epochs, options.batch, options.history, sizes, bf16=options.bf16)
         for name in options.names
@@ -134,13 +121,7 @@ def run(options: argparse.Namespace) -> None:
         "jobs": jobs,
         "users": events.users,
         "items": data.ITEMS,
-        "epochs": options.epochs,
-        "batch": options.batch,
-        "history": options.history,
-        "dim": options.dim,
-        "heads": options.heads,
-        "layers": options.layers,
-        "bf16": options.bf16,
+        **{name: getattr(options, name) for name in ("epochs", "batch", "history", "dim", "heads", "layers", "bf16")},
         "compiled": options.compile,
         "processes": ranks.world,
         "shard_tables": options.shard_tables,
