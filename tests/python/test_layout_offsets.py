@@ -145,7 +145,7 @@ def test_output_offsets_with_the_shape_of_the_output_permute_it() -> None:
         ({"output_offsets": torch.tensor([0, 5]), "output_rows": 11}, "for the 11 rows of the output and 7 queries"),
         ({"output_offsets": torch.tensor([0, 5]), "output_rows": -3}, "output_rows: expected 0 or more, got -3"),
         ({"output_rows": 12}, "output_rows: expected None without output_offsets, got 12"),
-        ({"zeroes_output": False}, "zeroes_output: expected seq_offsets_q or output_offsets if it is false, got neither"),
+        ({"zeroes_output": False}, "zeroes_output: expected seq_offsets_q or output_offsets if it is false"),
     ],
 )
 def test_wrong_rows_of_the_output_are_refused(arguments: dict[str, Any], message: str) -> None:
