@@ -43,7 +43,6 @@ constexpr int most_tiles_at_once = 16;
 /// How the query tiles are distributed to the CTAs.
 struct TileDistribution {
   TileOrder order = TileOrder::strided;
-  int ctas_per_range = 1;      ///< contiguous: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
   unsigned taken_at_once = 1;  ///< dynamic: the number of tiles that a CTA takes at once
 };
 

@@ -10,10 +10,6 @@
 // takes a contiguous range of indices. All ranges have the same cost, measured by the keys that their tiles attend to.
 // If a head has one query tile, so that no other tile reads its keys, the order is chosen in the same way.
 //
-// Neighbouring heads of a token are neighbours in memory, in pieces of head_dim elements. Consecutive CTAs therefore
-// share a contiguous range, and each of them has different key heads. They read the same tokens at about the same time,
-// which memory serves faster than the same bytes in separate pieces.
-//
 // All threads of the CTA find its range before their roles diverge: a contiguous range depends on all lengths of a
 // jagged batch, and one warp would take tens of microseconds to read them. The tile scheduler warp then finds the
 // tiles, one for each lane.
@@ -49,33 +45,16 @@ struct WorkTotals {
   __device__ WorkTotals operator-(const WorkTotals& other) const { return {tiles - other.tiles, cost - other.cost}; }
 };
 
-/// The tiles of the batch, of the heads of the CTA. Counts have 32 bits, since registers are few, and no memory holds
-/// more tiles.
+/// The tiles of the batch. Counts have 32 bits, since registers are few, and no memory holds more tiles.
 template <class Config>
 struct Batch {
   const QueryMajorArguments& arguments;
-  Owner<typename Config::Layout> owner;  ///< its heads are the heads of the CTA
+  Owner<typename Config::Layout> owner;
 
   __device__ explicit Batch(const QueryMajorArguments& arguments_)
       : arguments(arguments_),
-        owner{arguments.common.params.queries, arguments.common.packed_rows_q,
-              divide_counts(arguments.common.params.heads_q, arguments.tiles.ctas_per_range), Config::tile_queries,
-              arguments.common.params.batch} {}
-
-  /// The range of the CTA, and the number of ranges.
-  __device__ unsigned range() const { return blockIdx.x / static_cast<unsigned>(arguments.tiles.ctas_per_range); }
-  __device__ unsigned ranges() const { return gridDim.x / static_cast<unsigned>(arguments.tiles.ctas_per_range); }
-
-  /// Sets the heads of the work from the number of the head in the CTA. A CTA has every ctas_per_range-th key head, and
-  /// all query heads of its key heads.
-  __device__ void set_heads(Work& work, int number) const {
-    const Params& params = arguments.common.params;
-    const auto group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
-    const auto key_number = static_cast<int>(divide_counts(number, group));
-    const auto cta = static_cast<int>(blockIdx.x % static_cast<unsigned>(arguments.tiles.ctas_per_range));
-    work.key_head = key_number * arguments.tiles.ctas_per_range + cta;
-    work.head = work.key_head * group + number - key_number * group;
-  }
+        owner{arguments.common.params.queries, arguments.common.packed_rows_q, arguments.common.params.heads_q,
+              Config::tile_queries, arguments.common.params.batch} {}
 
   /// The rows of an entry. Two entries after the batch hold the rows without a sequence, which attend to no key: first
   /// the rows after the last offset, then the rows before the first one.
@@ -130,7 +109,9 @@ struct Batch {
         const auto tile_of_entry = static_cast<int>(index - before);
         work.batch_begin = b;
         work.tile = tile_of_entry % tiles;
-        set_heads(work, tile_of_entry / tiles);
+        work.head = tile_of_entry / tiles;
+        const Params& params = arguments.common.params;
+        work.key_head = static_cast<int>(divide_counts(work.head, divide_counts(params.heads_q, params.heads_k)));
         work.queries = queries_of(b);
         work.keys = keys_of<typename Config::Layout>(arguments.common, b);
         work.exists = true;
@@ -170,7 +151,7 @@ __device__ void find_contiguous_range(const Batch<Config>& batch, WorkTotals* to
   // The begin of this range, and of the next one. The thread that has added up the tile at the begin writes it, or the
   // last thread if no tile is there.
   for (unsigned next = 0; next < 2; ++next) {
-    const unsigned long long target = all.cost * (batch.range() + next) / batch.ranges();
+    const unsigned long long target = all.cost * (blockIdx.x + next) / gridDim.x;
     WorkTotals before = up_to - own;
     if (target < before.cost || (target >= up_to.cost && thread < threads - 1)) continue;
     int b = first;
@@ -204,7 +185,7 @@ __device__ void find_tile_range(const QueryMajorArguments& arguments, WorkTotals
     const unsigned next = threadIdx.x;
     if (next < 2) {
       (next == 0 ? tile_range.begin : tile_range.end) = static_cast<unsigned>(
-          first_slot_of_cta(arguments.common, owner, Config::tile_keys, batch.range() + next, batch.ranges()));
+          first_slot_of_cta(arguments.common, owner, Config::tile_keys, blockIdx.x + next, gridDim.x));
     }
   } else if (threadIdx.x == 0) {
     tile_range = {0, 0, 0, owner.jagged() ? ~0u : static_cast<unsigned>(owner.heads * owner.slots())};
@@ -250,9 +231,7 @@ struct TileIterator {
     const bool wanted = static_cast<unsigned>(lane_index()) < count && at < end;
     if (batch.owner.jagged()) return batch.work_of(entries, at, wanted);
     if (!wanted) return {};
-    Work work = work_at(batch.arguments.common, batch.owner, true, at, 0);
-    batch.set_heads(work, work.head);
-    return work;
+    return work_at(batch.arguments.common, batch.owner, true, at, 0);
   }
 
   /// Takes the last tile again the next time. Not with the dynamic order.

@@ -1048,7 +1048,6 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   problem.rows_k = 200 * problem.batch;
   EXPECT_EQ(tiles_of(problem).order, hopper::TileOrder::dynamic);
   EXPECT_EQ(tiles_of(problem).taken_at_once, 2U);
-  EXPECT_EQ(tiles_of(problem).ctas_per_range, 1);
   Problem grouped = problem;
   grouped.heads_q = 8;
   EXPECT_EQ(tiles_of(grouped).taken_at_once, 4U) << "both query heads have the same keys";
@@ -1074,9 +1073,6 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   few.rows_q = 256 * few.batch;
   few.rows_k = 200 * few.batch;
   EXPECT_EQ(tiles_of(few).order, hopper::TileOrder::contiguous);
-  EXPECT_EQ(tiles_of(few).ctas_per_range, 4) << "a CTA for each head";
-  few.heads_q = few.heads_k = 5;
-  EXPECT_EQ(tiles_of(few).ctas_per_range, 1) << "132 is no multiple of 5";
   Problem shared = problem;
   shared.key_form = Form::shared;
   shared.rows_k = 200;

@@ -6,7 +6,6 @@
 
 #include <map>
 #include <random>
-#include <set>
 #include <tuple>
 #include <vector>
 
@@ -30,7 +29,6 @@ struct Lengths {
   int64_t unused_rows = 0;
   int heads = 4;
   TileOrder order = TileOrder::strided;
-  int ctas_per_range = 1;
   unsigned tiles_taken = 0;
 
   ForwardArguments arguments() {
@@ -42,7 +40,6 @@ struct Lengths {
     params.heads_q = heads;
     params.heads_k = heads / 2;
     result.tiles.order = order;
-    result.tiles.ctas_per_range = ctas_per_range;
     result.tiles_taken = &tiles_taken;
     if (dense) {
       params.queries.length = lengths_q[0];
@@ -60,9 +57,8 @@ struct Lengths {
 using TileOfHead = std::tuple<int64_t, int, int>;  ///< entry, head, tile
 
 struct Assigned {
-  std::map<TileOfHead, int> tiles;       ///< how often each
-  std::vector<int64_t> counts, costs;    ///< of each CTA
-  std::vector<std::set<int>> key_heads;  ///< of each CTA
+  std::map<TileOfHead, int> tiles;     ///< how often each
+  std::vector<int64_t> counts, costs;  ///< of each CTA
 };
 
 Assigned assign(Lengths problem, unsigned ctas, int passes = 1) {
@@ -87,12 +83,10 @@ Assigned assign(Lengths problem, unsigned ctas, int passes = 1) {
       }
     });
     int64_t count = 0, cost = 0;
-    std::set<int> key_heads;
     for (const auto& of_lane : found) {
       for (const Work& work : of_lane) {
         ++assigned.tiles[{work.batch_begin, work.head, work.tile}];
         EXPECT_EQ(work.key_head, work.head / 2);
-        key_heads.insert(work.key_head);
         const auto b = static_cast<std::size_t>(work.batch_begin);
         const bool is_unused = b == problem.lengths_q.size();
         EXPECT_EQ(work.queries.count, is_unused ? problem.unused_rows : problem.lengths_q[b]);
@@ -103,7 +97,6 @@ Assigned assign(Lengths problem, unsigned ctas, int passes = 1) {
     }
     assigned.counts.push_back(count);
     assigned.costs.push_back(cost);
-    assigned.key_heads.push_back(key_heads);
   }
   return assigned;
 }
@@ -208,34 +201,6 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
     const Assigned assigned = assign(problem, 12);
     const auto [least, most] = std::minmax_element(assigned.costs.begin(), assigned.costs.end());
     EXPECT_LE(*most - *least, 2 * (500 / Config::tile_keys + 2)) << batch << " entries";
-  }
-}
-
-TEST(HopperTileRange, CtasOfOneRangeHaveItsTilesOfDifferentKeyHeads) {
-  std::mt19937 random(7);
-  constexpr unsigned ctas = 12;
-  for (const bool dense : {false, true}) {
-    for (const int ctas_per_range : {2, 3, 6}) {
-      Lengths problem = random_problem(random, 100, 500);
-      if (dense) {
-        problem.lengths_q.assign(100, 300);
-        problem.lengths_k.assign(100, 100);
-        problem.unused_rows = 0;
-      }
-      problem.dense = dense;
-      problem.heads = 12;
-      problem.order = TileOrder::contiguous;
-      problem.ctas_per_range = ctas_per_range;
-      const Assigned assigned = assign(problem, ctas);
-      EXPECT_EQ(assigned.tiles, tiles_of(problem)) << ctas_per_range << " CTAs";
-      for (unsigned cta = 0; cta < ctas; ++cta) {
-        std::set<int> expected;
-        for (int head = static_cast<int>(cta) % ctas_per_range; head < 6; head += ctas_per_range) expected.insert(head);
-        EXPECT_EQ(assigned.key_heads[cta], expected) << "CTA " << cta << " of " << ctas_per_range;
-        const unsigned first = cta - cta % static_cast<unsigned>(ctas_per_range);
-        EXPECT_EQ(assigned.counts[cta], assigned.counts[first]) << "the CTAs of a range have the same tiles";
-      }
-    }
   }
 }
 

@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 namespace gdpa::gpu {
 
 hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
@@ -27,11 +24,6 @@ void write_query_major_layout(const AttentionKernel& kernel, int box_keys, Confi
   const std::string layout = box_keys > 0 ? fmt::format("PagedLayout<{}>", box_keys) : "PackedLayout";
   config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel.has_output_offsets),
                         box_keys > 0 ? "hopper/paged_layout.cuh" : "hopper/packed_layout.cuh");
-}
-
-int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t ctas) {
-  if (order != hopper::TileOrder::contiguous) return 1;
-  return static_cast<int>(std::gcd(problem.heads_k, std::max<int64_t>(1, ctas)));
 }
 
 }  // namespace gdpa::gpu

@@ -15,7 +15,4 @@ hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box
 /// Writes Config::Layout. `box_keys`: keys are in pages, and TMA loads so many at once; 0: there are no pages.
 void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config);
 
-/// The CTAs that share a contiguous range of query tiles, each with different key heads. All ranges have equally many.
-int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t ctas);
-
 }  // namespace gdpa::gpu

@@ -91,7 +91,6 @@ void add_hopper_forward(const Call& call, GpuPlan& plan) {
   distribution.order = is_dynamic             ? hopper::TileOrder::dynamic
                        : has_contiguous_tiles ? hopper::TileOrder::contiguous
                                               : hopper::TileOrder::strided;
-  distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
   distribution.taken_at_once =
       static_cast<unsigned>(keys_stay ? tiles_at_once(problem, kernel, tiles_of_head) : tiles_of_head);
   plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"

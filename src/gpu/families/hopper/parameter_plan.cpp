@@ -75,7 +75,6 @@ void add_hopper_parameter_gradients(const Call& call, const ParameterGradientsFo
   tiles.order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
   const int64_t most_tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(most_tiles, call.gpu.multiprocessors);
-  tiles.ctas_per_range = ctas_per_range_of(problem, tiles.order, ctas);
   plan.add_products(launch(kernel, ctas, tiles), kernel);
 }
 
