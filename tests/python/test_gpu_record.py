@@ -375,7 +375,7 @@ PORTABLE = {"portable", "portable-163", "portable-99", *(f"{t}-portable" for t i
         ("kernels/hopper/forward.cuh", lambda part: part not in {*PORTABLE, "norms", "functions", "conditions"}),
         ("kernels/portable/backward.cuh", lambda part: part not in {"norms", "functions", "conditions"}),
         ("kernels/portable/norm_row.cuh", lambda part: part in {"norms", "stress", "devices", "batches"}),
-        ("src/cuda/norm.cpp", lambda part: part in {"norms", "features", "features-wide", "fuzz", "fuzz-wide"}
+        ("src/gpu/kernels/norm.cpp", lambda part: part in {"norms", "features", "features-wide", "fuzz", "fuzz-wide"}
          or part in {"training", "devices", "out-of-memory"}),
         ("tests/gpu/gpu_norm_test.cpp", lambda part: part == "norms"),
     ],
@@ -447,7 +447,7 @@ def test_a_test_that_did_not_run_is_noticed(checkout: Checkout, call: Call, capf
         ("kernels/common/tile.cuh", "memcheck", ["libgdpa", "libgdpa", "gpu_problems_test"]),
         # Built from another wide kernel: refused for all parts, also for those without this kernel.
         ("kernels/hopper/wide_backward.cuh", "portable", ["libgdpa", "libgdpa", "gpu_problems_test"]),
-        ("src/cuda/backend.cpp", "fuzz", ["libgdpa", "libgdpa", "libgdpa_torch"]),
+        ("src/gpu/backend.cpp", "fuzz", ["libgdpa", "libgdpa", "libgdpa_torch"]),
         ("tests/cpp/promise.h", "memcheck", ["gpu_problems_test"]),
         ("tests/gpu/gpu_problems_test.cpp", "memcheck", ["gpu_problems_test"]),
     ],

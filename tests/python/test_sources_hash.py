@@ -116,7 +116,7 @@ WITH_SLASHES = {
 def test_clang_format_keeps_the_hash(sources: ModuleType, tmp_path: Path) -> None:
     """Other line lengths and other places for braces: every break of a line moves, and no token."""
     style = "{BasedOnStyle: LLVM, ColumnLimit: 60, SortIncludes: Never, BreakStringLiterals: false}"
-    for name in ("kernels/hopper/backward.cuh", "src/plan/gpu_plan.cpp", "include/gdpa/mask.h"):
+    for name in ("kernels/hopper/backward.cuh", "src/gpu/plan.cpp", "include/gdpa/mask.h"):
         formatted = subprocess.run(
             ["clang-format-14", f"--style={style}", str(ROOT / name)], check=True, capture_output=True, text=True
         ).stdout
