@@ -50,7 +50,7 @@ STEPS = (
         "forward -> ForwardConsumer::run -> issue_scores",
         (
             ("schedule_tiles", "tile_scheduler.cuh", "the tile scheduler warp"),
-            ("load_keys, ...", "key_producer.cuh", "the producer warps: TMA loads"),
+            ("load_keys, ...", "query_major_producer.cuh", "the producer warps: TMA loads"),
             ("ForwardConsumer", "forward_consumer.cuh", "the main loop of a consumer warpgroup"),
             ("issue_scores, issue_output", "forward_products.cuh", "S = Q K^T and O += P V"),
         ),

@@ -5,7 +5,6 @@
 #include "common/score_scale.cuh"
 #include "hopper/backward_epilogue.cuh"
 #include "hopper/backward_gradients.cuh"
-#include "hopper/bias_prefetch.cuh"
 #include "hopper/valid_queries.cuh"
 
 namespace gdpa::hopper {
@@ -49,13 +48,19 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
-  /// Begins to load the elements of a dense bias for a step, so that scores wait less for them.
+  /// Begins to load the elements of a dense bias for a step into the L1 cache, so that scores wait less for them. A
+  /// warp has 16 keys. A lane loads one cache line for each of its queries, because the keys of a query are adjacent in
+  /// memory.
   __device__ __forceinline__ void prefetch_bias(const Step& step, int number) const {
     if constexpr (Config::prefetches_bias) {
       if (!step.is(Step::exists)) return;
       const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
-      prefetch_bias_tile<Config::tile_queries>(Config::Bias::of(arguments.common.params, pair),
-                                               first_query_of(step, position_of(number), 0), first_key_of(step));
+      const auto bias = Config::Bias::of(arguments.common.params, pair);
+      const int first_query = first_query_of(step, position_of(number), 0) + lane_index();
+      const int first_key = first_key_of(step) + static_cast<int>(thread_in_warpgroup() / 32) * 16;
+      const int key = min(first_key, bias.last_tile_key());
+#pragma unroll
+      for (int i = 0; i < Config::tile_queries; i += 32) prefetch_line(bias.tile_row(first_query + i) + key);
     }
   }
 

@@ -17,9 +17,6 @@ struct Barrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
   }
 
-  /// Must precede another use of the memory. No thread may be waiting.
-  __device__ void invalidate() const { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory"); }
-
   __device__ void arrive() const {
     random_delay();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
@@ -76,9 +73,6 @@ struct Barriers {
   }
   __device__ void initialise(int arrivals) const {
     for (int i = 0; i < stages; ++i) (*this)[i].initialise(arrivals);
-  }
-  __device__ void invalidate() const {
-    for (int i = 0; i < stages; ++i) (*this)[i].invalidate();
   }
 };
 

@@ -32,7 +32,7 @@
 
 #include "hopper/dependent_launch.cuh"
 #include "hopper/forward_consumer.cuh"
-#include "hopper/forward_producer.cuh"
+#include "hopper/query_major_producer.cuh"
 
 namespace gdpa::hopper {
 
@@ -58,8 +58,8 @@ __device__ __forceinline__ void forward(const ForwardArguments& arguments) {
             write_without_keys<Config>(arguments.common.params, work, lane);
           });
         },
-        [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },
-        [&] { load_values<Config>(arguments, shared); });
+        [&] { load_queries<Config>(arguments, shared, Shared::QueryTile::bytes, [](const auto&, auto...) {}); },
+        [&] { load_keys<Config>(arguments, shared); }, [&] { load_values<Config>(arguments, shared); });
   } else {
     warpgroup_reg_alloc<Shared::consumer_registers>();
     ForwardConsumer<Config>{arguments, shared, warpgroup}.run();

@@ -27,7 +27,7 @@
 #pragma once
 
 #include "hopper/parameter_gradients_consumer.cuh"
-#include "hopper/parameter_gradients_producer.cuh"
+#include "hopper/query_major_producer.cuh"
 
 namespace gdpa::hopper {
 
@@ -43,9 +43,13 @@ __device__ void parameter_gradients(const ParameterGradientsArguments& arguments
   if (warpgroup == Shared::warpgroups) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
     const auto without_keys = [](const Work&, int) {};  // the sums of these tiles are 0
+    const auto load_grad_output = [&](const auto& tile, int number, int of_warpgroup, int row, unsigned barrier) {
+      shared.grad_output(number, of_warpgroup)
+          .load(arguments.output.map, barrier, tile.head, Config::Layout::after({tile.query.x, tile.output_y}, row));
+    };
     run_producer_warpgroup(
         [&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), without_keys); },
-        [&] { load_queries_and_grad_outputs<Config>(arguments, shared); },
+        [&] { load_queries<Config>(arguments, shared, Shared::query_bytes, load_grad_output); },
         [&] { load_keys<Config>(arguments, shared); }, [&] { load_values<Config>(arguments, shared); });
   } else {
     warpgroup_reg_alloc<Shared::consumer_registers>();

@@ -67,23 +67,17 @@ struct QueryMajorStorage {
     return reinterpret_cast<WorkTotals*>(memory + queue_at);
   }
 
-  /// Calls visit(barriers, arrivals of a phase) for all pipelines.
-  template <class Visit>
-  __device__ void for_all_barriers(Visit visit) const {
-    visit(key_full(), 1);
-    visit(key_empty(), warpgroups);
-    visit(value_full(), 1);
-    visit(value_empty(), warpgroups);
-    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-      visit(query_full(warpgroup), 1);
-      visit(query_empty(warpgroup), 1);
-    }
-    visit(tiles().full, 1);
-    visit(tiles().empty, warpgroups + load_threads);
-  }
-
   __device__ void initialise() const {
-    for_all_barriers([](const auto& barriers, int arrivals) { barriers.initialise(arrivals); });
+    key_full().initialise(1);
+    key_empty().initialise(warpgroups);
+    value_full().initialise(1);
+    value_empty().initialise(warpgroups);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      query_full(warpgroup).initialise(1);
+      query_empty(warpgroup).initialise(1);
+    }
+    tiles().full.initialise(1);
+    tiles().empty.initialise(warpgroups + load_threads);
     fence_barrier_init();
   }
 };

@@ -46,10 +46,6 @@ struct MapOrigin {
 
 #ifdef __CUDACC_RTC__
 
-__device__ inline void prefetch(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 /// Starts a TMA load of a box to shared memory. Its bytes arrive at `barrier`.
 __device__ inline void tma_load(unsigned destination, const TensorMap& map, unsigned barrier, int column, int head,
                                 const MapOrigin& at) {

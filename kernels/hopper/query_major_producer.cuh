@@ -1,4 +1,4 @@
-// The kernels whose CTAs own query tiles: the producer threads that load K and V by TMA. `Shared` is the
+// The kernels whose CTAs own query tiles: the producer threads that load Q, K and V by TMA. `Shared` is the
 // QueryMajorStorage of the kernel.
 #pragma once
 
@@ -19,6 +19,29 @@ __device__ void for_all_loads(const QueryTileQueue<typename Config::Mask>& queue
     for (int i = 0; i < count; ++i, ++iteration) load(tile, tile.keys.row_offset(i, Config::tile_keys), iteration);
     queue.consumer_release(number);
   }
+}
+
+/// Loads Q of each query tile, for each warpgroup. load_more(tile, number, warpgroup, row, barrier) loads the other
+/// operands of the queries from row `row` of the tile on. `bytes` are the bytes of all of them.
+template <class Config, class Shared, class LoadMore>
+__device__ void load_queries(const QueryMajorArguments& arguments, const Shared& shared, int bytes,
+                             LoadMore load_more) {
+  const auto load = [&](const auto& tile, int number) {
+    for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
+      producer_acquire(shared.query_empty(warpgroup), number);
+      const Barrier full = shared.query_full(warpgroup)[stage_of<Config::query_stages>(number)];
+      const int row = warpgroup * Shared::rows;
+      if (tile.first_query + row < tile.length_q) {
+        full.arrive_and_expect(bytes);
+        shared.query(number, warpgroup)
+            .load(arguments.query.map, full.address, tile.head, Config::Layout::after(tile.query, row));
+        load_more(tile, number, warpgroup, row, full.address);
+      } else {
+        full.arrive();  // the stage keeps old data; no result of these rows is used
+      }
+    }
+  };
+  for_all_loads<Config>(shared.tiles(), load, [](const auto&, int, int) {});
 }
 
 /// Loads K.
