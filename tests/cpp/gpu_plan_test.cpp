@@ -757,12 +757,31 @@ TEST(GpuPlan, KeysWithGapsHavePortableKernelsForTheCaseThatTheyOverlap) {
       const auto& of_rows = kernel_of<PortableBackward>(plan, count_of<PortableBackward>(plan) - 1);
       EXPECT_TRUE(of_rows.owns_rows);
       EXPECT_FALSE(of_rows.reduce_grad_query);
-      EXPECT_NE(arguments_of<PortableBackwardQuery>(plan, problem).keys_overlap, nullptr);
+      const CommonArguments arguments = arguments_of<PortableBackwardQuery>(plan, problem);
+      EXPECT_NE(arguments.keys_overlap, nullptr);
+      EXPECT_EQ(arguments.key_sequences.count, 1) << "all rows of the operand are one sequence";
+      EXPECT_EQ(arguments.key_sequences.side.length, problem.rows_k);
     }
     EXPECT_EQ(backward_kernels_for(plan_of(problem), false), Names{"backward"});
     EXPECT_EQ(backward_kernels_for(hopper_plan_of(problem), false), (Names{"key_schedule", "backward"}));
     EXPECT_EQ(main_family(hopper_plan_of(problem)), "hopper");
   }
+}
+
+TEST(GpuPlan, KernelsDifferInTheirSpecificationAndInTheCaseThatTheyAreFor) {
+  PortableForward wide;
+  wide.head_dim = 256;
+  Kernel if_apart((PortableForward())), if_overlap((PortableForward()));
+  if_apart.run_only_if_keys_overlap(false);
+  if_overlap.run_only_if_keys_overlap(true);
+  const std::vector<Kernel> kernels = {Kernel(PortableForward()), Kernel(wide), Kernel(PortableBackward()), if_apart,
+                                       if_overlap};
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    for (std::size_t j = 0; j < kernels.size(); ++j) {
+      EXPECT_EQ(kernels[i] == kernels[j], i == j) << kernels[i].description() << "; " << kernels[j].description();
+    }
+  }
+  EXPECT_EQ(Kernel(wide), Kernel(wide));
 }
 
 TEST(GpuPlan, KernelsThatOwnQueriesRunWhetherOrNotKeysOverlap) {
@@ -1659,6 +1678,18 @@ TEST(GpuPlan, CopiesOfTheSumsOfATensorAreAPowerOfTwoUpTo32AndHaveAtMost4MiBToget
     EXPECT_GE(plan.workspace.bytes(), sums.offset + sums.copies * sums.bytes);
     EXPECT_EQ(end_of_cleared(plan, call.problem), sums.offset + sums.copies * sums.bytes);
   }
+}
+
+TEST(GpuPlan, SumsOfTensorsAreClearedBeforeTheMainKernelAndRoundedAfterIt) {
+  Problem problem = problem_of(Direction::backward);
+  problem.has_query_gaps = true;  // kernels find the sequences first
+  const GpuPlan plan = table_call(problem).plan();
+  Names steps;
+  for (const Launch& launch : plan.launches) {
+    steps.emplace_back(launch.clears() ? "clear" : launch.kernel().names().name);
+  }
+  EXPECT_EQ(steps, (Names{"locate_sequences", "clear", "parameter_gradients", "round_parameters"}));
+  EXPECT_EQ(plan.main_launch, 2U);
 }
 
 TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
