@@ -47,6 +47,12 @@ std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t count) {
   return groups;
 }
 
+/// The operand that is added to the rows of O or dQ; null: none.
+const Operand* added_operand(const Problem& problem, const Params& params) {
+  if (!problem.add_query) return nullptr;
+  return problem.direction == Direction::forward ? &params.query : &params.grad_output;
+}
+
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
                const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators,
@@ -71,7 +77,7 @@ void run_units(const Problem& problem, const Params& params, const activation::F
                      problem.wanted,
                      parameter_sums,
                      static_cast<double*>(partial_sums.get()),
-                     problem.add_query};
+                     added_operand(problem, params)};
   if (parameter_sums.is_empty()) {
     for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
       const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
@@ -105,7 +111,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
          const activation::Function* mask, const plan::Processor& processor) {
-  fill_unused_rows(problem, params);
+  fill_unused_rows(problem, params, added_operand(problem, params));
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
   plan::schedule_for_cpu(problem, params, processor, schedule);

@@ -259,10 +259,9 @@ class Backward {
   void store_grad_query(Range queries) {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       Compute* const sums = grad_query_ + (head - unit_.heads.begin) * queries.size() * call_.width_q;
-      if (call_.adds_query) {
-        add_source<T>(rows_of<const T>(params_.grad_output, params_.queries, b_, queries.begin, head),
-                      params_.grad_output.row_stride, queries.size(), params_.head_dim, sums, call_.width_q,
-                      grad_output_);
+      if (call_.added != nullptr) {
+        add_source<T>(rows_of<const T>(*call_.added, params_.queries, b_, queries.begin, head), call_.added->row_stride,
+                      queries.size(), params_.head_dim, sums, call_.width_q, grad_output_);
       }
       store_rows<T>(sums, call_.width_q, queries.size(), params_.head_dim, Compute{1},
                     rows_of<T>(params_.grad_query, params_.queries, b_, queries.begin, head),

@@ -28,7 +28,7 @@ struct Call {
   WantedGradients wanted;
   ParameterSums& parameter_sums;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
-  bool adds_query;       ///< Problem::add_query
+  const Operand* added;  ///< the operand that is added to the rows of O or dQ; null: none
 
   const Evaluator& evaluator_of(int64_t head) const {
     return evaluators[inputs.function().inputs().empty() ? 0 : head];

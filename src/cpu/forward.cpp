@@ -109,18 +109,19 @@ class Forward {
 
   void store_output() {
     const auto factor = static_cast<Compute>(params_.out_scale.of(b_, length_q_, length_k_));
+    const Operand* const added = call_.added;
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       Compute* const sums = output_ + row_of(head, queries_.begin) * call_.width_v;
       scale_rows(params_, b_, queries_, sums, call_.width_v, params_.head_dim_v);
-      if (call_.adds_query) {
+      if (added != nullptr) {
         std::transform(sums, sums + queries_.size() * call_.width_v, sums,
                        [factor](Compute sum) { return sum * factor; });
         // Q of this head is not needed any more.
-        add_source<T>(rows_of<const T>(params_.query, params_.queries, b_, queries_.begin, head),
-                      params_.query.row_stride, queries_.size(), params_.head_dim, sums, call_.width_v,
+        add_source<T>(rows_of<const T>(*added, params_.queries, b_, queries_.begin, head), added->row_stride,
+                      queries_.size(), params_.head_dim, sums, call_.width_v,
                       query_ + row_of(head, queries_.begin) * call_.width_q);
       }
-      store_rows<T>(sums, call_.width_v, queries_.size(), params_.head_dim_v, call_.adds_query ? Compute{1} : factor,
+      store_rows<T>(sums, call_.width_v, queries_.size(), params_.head_dim_v, added ? Compute{1} : factor,
                     rows_of<T>(params_.output, params_.output_side(), b_, queries_.begin, head),
                     params_.output.row_stride);
     }

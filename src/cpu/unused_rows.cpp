@@ -53,22 +53,21 @@ void fill(const Operand& operand, const Operand* source, const std::vector<Range
 
 }  // namespace
 
-void fill_unused_rows(const Problem& problem, const Params& params) {
+void fill_unused_rows(const Problem& problem, const Params& params, const Operand* added) {
   const int64_t element_bytes = size_in_bytes(problem.dtype);
-  const auto fill_queries = [&](const Operand& operand, const Operand& added, const Sequences& side, int64_t rows,
-                                int64_t width) {
+  const auto fill_queries = [&](const Operand& operand, const Sequences& side, int64_t rows, int64_t width) {
     if (!side.is_jagged()) return;
-    fill(operand, problem.add_query ? &added : nullptr, unused_rows(side, params.queries, problem.batch, rows), side,
-         problem.heads_q, width * element_bytes, element_bytes);
+    fill(operand, added, unused_rows(side, params.queries, problem.batch, rows), side, problem.heads_q,
+         width * element_bytes, element_bytes);
   };
   if (problem.direction == Direction::forward) {
     if (problem.zeroes_output) {
-      fill_queries(params.output, params.query, params.output_side(), problem.rows_o, problem.head_dim_v);
+      fill_queries(params.output, params.output_side(), problem.rows_o, problem.head_dim_v);
     }
     return;
   }
   if (problem.wanted.query) {
-    fill_queries(params.grad_query, params.grad_output, params.queries, problem.rows_q, problem.head_dim);
+    fill_queries(params.grad_query, params.queries, problem.rows_q, problem.head_dim);
   }
   // No query entry may have some of the keys of a batch map.
   const bool has_unused_keys = problem.key_form == Form::jagged || problem.has_batch_map;
