@@ -90,7 +90,8 @@ wheel: $(call unmade,setup)  ## build the wheels of gdpa and gdpa-bench in dist/
 install: $(call unmade,wheel)  ## install both wheels into .venv
 	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 
-lint: $(call unmade,setup build)  ## check formatting, ruff, mypy and clang-tidy; change nothing
+lint: $(call unmade,setup build)  ## check formatting, the places of names, ruff, mypy and clang-tidy; change nothing
+	@$(PYTHON) scripts/check-rooms
 	@clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m ruff format --quiet --check .

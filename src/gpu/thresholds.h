@@ -1,10 +1,9 @@
 // The numbers of rows and of batch entries at which the choice of a kernel changes. The planner compares lengths with
-// these numbers and with no others, so that visit_representatives() can derive one problem for each choice.
+// these numbers and with no others, so that visit_representatives() can derive one problem for each choice. A plan
+// asserts that a number which a kernel has too is the same there.
 #pragma once
 
 #include <cstdint>
-
-#include "hopper/arguments.cuh"
 
 namespace gdpa::gpu::thresholds {
 
@@ -19,14 +18,14 @@ constexpr int64_t few_keys = 256, few_keys_of_narrow_heads = 512;
 constexpr int64_t keys_of_three_stages = 384;
 
 /// Number of queries up to which forward computes with one warpgroup.
-constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
+constexpr int64_t queries_of_one_warpgroup = 64;
 
 /// Mean number of queries from which backward takes tiles of 128 queries. With fewer, too many tiles would be the only
 /// one of a sequence, or half of one.
 constexpr int64_t queries_of_large_tiles = 512;
 
 /// Number of keys up to which backward takes tiles of 64 keys. The host has to know the number.
-constexpr int64_t keys_of_one_consumer = hopper::least_backward_tile_keys;
+constexpr int64_t keys_of_one_consumer = 64;
 
 /// The most tiles of keys of a sequence that one CTA of backward takes, by the number of heads of all batch entries:
 ///     whole_tiles                less than `few_heads_per_multiprocessor` for each multiprocessor
@@ -57,7 +56,9 @@ constexpr int64_t terms_of_float32_sums = 4096;
 /// sequences of queries, and tiles of 128 keys, which both 256 and 2048 keys fill.
 constexpr int64_t queries_of_deterministic_tiles = queries_of_large_tiles, keys_of_deterministic_tiles = few_keys;
 
-constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_tile_keys; }
+/// The keys of so many tiles of backward.
+constexpr int64_t keys_of_a_backward_tile = 128;
+constexpr int64_t keys_of(int tiles) { return tiles * keys_of_a_backward_tile; }
 
 /// All of them, for each of the numbers that the planner looks at.
 constexpr int64_t of_queries[] = {queries_of_one_warpgroup, queries_of_large_tiles};

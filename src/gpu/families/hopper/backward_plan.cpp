@@ -20,6 +20,9 @@
 namespace gdpa::gpu {
 namespace {
 
+static_assert(thresholds::keys_of_a_backward_tile == hopper::backward_tile_keys);
+static_assert(thresholds::keys_of_one_consumer == hopper::least_backward_tile_keys);
+
 // --- how backward computes dQ ----------------------------------------------------------------------------------------
 
 /// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none, but a deterministic call

@@ -10,6 +10,8 @@
 namespace gdpa::gpu {
 namespace {
 
+static_assert(thresholds::queries_of_one_warpgroup == hopper::warpgroup_rows);
+
 int widest(const HopperForward& kernel) { return std::max(kernel.head_dim, kernel.head_dim_v); }
 
 /// The limits of a forward tile: shared memory, and the registers of a thread in a warpgroup that holds 64 rows of each
