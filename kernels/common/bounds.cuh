@@ -1,5 +1,5 @@
 // Interval arithmetic for the condition of a mask: the numbers that an expression can have for all scores of a tile.
-// The generated struct ConditionBounds (src/codegen/inputs.cpp) uses it in place of the arithmetic of
+// The generated struct ConditionBounds (src/codegen/bounds.cpp) uses it in place of the arithmetic of
 // common/index.cuh, and every enclosure contains the results of that arithmetic.
 // The host includes this file too, to test it.
 #pragma once

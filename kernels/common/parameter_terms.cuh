@@ -1,6 +1,6 @@
 // The terms of the gradients of tensors at the scores of a warp. A warp has 16 rows of S and dP in the fragments of the
 // tensor cores: lane l has rows l / 4 and l / 4 + 8 at columns 8 n + 2 (l % 4) and the next one. Gradients is the
-// struct that src/codegen/inputs.h describes. The warp has some shared memory for sums that many scores share.
+// struct that src/codegen/gradients.h describes. The warp has some shared memory for sums that many scores share.
 #pragma once
 
 #include "common/fragment_columns.cuh"

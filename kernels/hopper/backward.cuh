@@ -33,9 +33,9 @@
 // from one entry to the next.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; the part for backward of src/expression/function.h
+//     using Element, Activation;      BFloat16 or Float16; the part for backward of src/codegen/function.h
 //     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
-//     bool has_lookups;               tiles have LookupForms (common/lane_lookups.cuh)
+//     bool has_lookups;               tiles have LaneLookups (common/lane_lookups.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128, or 64
 //     int stages;                     stages of Q, and of dO

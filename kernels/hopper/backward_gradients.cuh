@@ -183,7 +183,7 @@ struct ScoreGradients {
     }
   }
 
-  /// The same without LookupForms.
+  /// The same without LaneLookups.
   template <class Inputs>
   __device__ __forceinline__ static void add_terms(const float (&ds)[terms], Inputs of_tile, Tensors& tensors,
                                                    float factor) {

@@ -7,7 +7,7 @@
 namespace gdpa::hopper {
 
 /// Waits until the previous kernel of the stream has ended and its writes are visible. Every Hopper kernel begins with
-/// this call (src/cuda/source.cpp), by all threads. Without a dependent launch, it returns at once.
+/// this call (src/gpu/kernels/hopper.cpp), by all threads. Without a dependent launch, it returns at once.
 __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
   fence_proxy_async_global();

@@ -17,7 +17,7 @@
 // Otherwise Q stays in shared memory until the last S of its tile, and O is stored from registers.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; the part for forward of src/expression/function.h
+//     using Element, Activation;      BFloat16 or Float16; the part for forward of src/codegen/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128 or 64; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       stages of K, and of V; of Q

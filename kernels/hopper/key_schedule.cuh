@@ -223,7 +223,7 @@ __device__ void schedule_key_tiles(const BackwardArguments& arguments, const Key
   unsigned slot = 0;
   bool follows_previous = false;  // the previous slot
   bool is_late = false;
-  unsigned parity = 0;  // of the barrier next_is_due
+  unsigned parity = 0;  // of next_key_tile_due
   int scheduled = 0;
   const auto wait_for_room = [&] {
     queue.producer_acquire(scheduled);

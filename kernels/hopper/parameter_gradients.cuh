@@ -15,7 +15,7 @@
 // added to the sums in global memory at the end of a query tile.
 //
 // Config: struct with
-//     using Element, Gradients;       BFloat16 or Float16; src/codegen/inputs.h
+//     using Element, Gradients;       BFloat16 or Float16; src/codegen/gradients.h
 //     using Mask, Layout, Epilogue;   window_mask.cuh, packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128 or 64; 64 or 32

@@ -28,7 +28,7 @@
 //         partial results grad_key_accumulator and grad_value_accumulator where keys_shared, not cleared.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; the backward functions of src/expression/function.h
+//     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
 //     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
 //     using Layout;                             packed_layout.cuh, mapped_layout.cuh or rows_layout.cuh
 //     using Epilogue;                           scale_epilogue.cuh

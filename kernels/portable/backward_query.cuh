@@ -19,7 +19,7 @@
 //         queries_shared, not cleared.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; the backward functions of src/expression/function.h
+//     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
 //     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
 //     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256

@@ -20,7 +20,7 @@
 //         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
 //
 // Config: struct with
-//     using Element, Gradients;                 types.cuh; src/codegen/inputs.h
+//     using Element, Gradients;                 types.cuh; src/codegen/gradients.h
 //     using Mask, Layout, Epilogue;             window_mask.cuh, packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16

@@ -1,4 +1,4 @@
-// See kernels.h.
+// See loaded_kernels.h.
 #include "gpu/loaded_kernels.h"
 
 #include <fmt/format.h>

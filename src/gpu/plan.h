@@ -59,7 +59,7 @@ struct GpuPlan {
   /// Reserves the partial results of the wanted gradients of keys that the batch shares.
   void reserve_key_partials(const Call& call);
 
-  /// Adds a step that clears the bytes of the workspace from `begin` to `end`.
+  /// Adds a launch that clears the bytes of the workspace from `begin` to `end`.
   void clear(int64_t begin, int64_t end);
 
   /// The arguments of the attention kernels.

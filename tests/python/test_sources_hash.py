@@ -108,7 +108,7 @@ def test_every_file_of_the_record_keeps_its_tokens_without_its_comments(sources:
 
 # They have generated comments, or the sign of a floor division, in literals.
 WITH_SLASHES = {
-    *("inputs.cpp", "function.cpp", "nvrtc.cpp", "kernels.cpp", "images.cpp"),
+    *("inputs.cpp", "function.cpp", "nvrtc.cpp", "images.cpp"),
     *("lexer.cpp", "parser.cpp", "condition.cpp", "gradients.cpp"),
 }
 

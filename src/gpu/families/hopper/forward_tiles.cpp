@@ -76,8 +76,8 @@ bool choose_wide_tiles(HopperForward& kernel, int most_keys, const StagedReads& 
   return true;
 }
 
-/// Reduces the stages that choose_hopper_tiles() prefers to those that fit. Two stages of each operand suffice. Returns
-/// false if they do not fit.
+/// Reduces the stages that choose_forward_tiles() prefers to those that fit. Two stages of each operand suffice.
+/// Returns false if they do not fit.
 bool reduce_stages(HopperForward& kernel, const StagedReads& reads) {
   // The inputs of a tile take about as much memory as a stage of Q, and Q needs its stages less.
   int* const of_keys = &kernel.stages;
