@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WIDTH, MARGIN, LEFT, RIGHT = 1072, 24, 412, 466
-INK, FAINT, HOST, DEVICE = "#24292f", "#57606a", "#2f6db5", "#3b9a63"
+INK, FAINT, HOST, PRINTED, DEVICE = "#24292f", "#57606a", "#2f6db5", "#b5762f", "#3b9a63"
 LINE, GAP = 21, 26
 
 
@@ -27,32 +27,43 @@ class Step:
 
 
 STEPS = (
-    Step("include/gdpa/attention.h", "gdpa::forward(attention, output)", (), HOST),
     Step(
         "src/api/attention.cpp",
-        "forward -> run",
-        (("check_forward", "src/api/checks.cpp", "makes Problem and Params, or throws"),),
-        HOST,
-    ),
-    Step(
-        "src/cuda/backend.cpp",
-        "cuda::run -> Call::run -> launch_next",
+        "gdpa::forward -> run",
         (
-            ("gpu_plan", "src/families/families.cpp", "selects a family; kernels, tiles, CTAs"),
-            ("find_kernels", "src/cuda/kernels.cpp", "loaded, or in the cache, or compiled"),
-            ("kernel_source", "src/cuda/source.cpp", "f and a template instance as text"),
-            ("Family::launch", "src/families/hopper/hopper_family.cpp", "arguments, tensor maps"),
+            ("forward", "include/gdpa/attention.h", "the declaration that a caller includes"),
+            ("check_forward", "src/api/checks.cpp", "makes Problem and Params, or throws"),
         ),
         HOST,
     ),
     Step(
+        "src/gpu/backend.cpp",
+        "gpu::run -> run_plan -> launch_kernel",
+        (
+            ("plan_call", "src/gpu/plan.cpp", "the launches and their memory"),
+            ("add_attention", "src/gpu/families/families.cpp", "selects the family, which adds launches"),
+            ("find_kernels", "src/gpu/loaded_kernels.cpp", "loaded, or in the cache, or compiled"),
+            ("launch", "src/gpu/kernels/hopper_forward.cpp", "CTAs, arguments, tensor maps"),
+        ),
+        HOST,
+    ),
+    Step(
+        "src/gpu/kernel.cpp",
+        "gdpa_kernel, text of Kernel::source",
+        (
+            ("gdpa_kernel", "src/gpu/kernel.h", "the name in the cubin"),
+            ("HopperForward::source", "src/gpu/kernels/hopper_forward.cpp", "struct Config"),
+            ("cuda_source", "src/codegen/function.cpp", "struct Activation, which evaluates f"),
+        ),
+        PRINTED,
+    ),
+    Step(
         "kernels/hopper/forward.cuh",
-        "forward -> ForwardConsumer::run -> issue_scores",
+        "forward -> ForwardConsumer::run",
         (
             ("schedule_tiles", "tile_scheduler.cuh", "the tile scheduler warp"),
-            ("load_keys, ...", "query_major_producer.cuh", "the producer warps: TMA loads"),
-            ("ForwardConsumer", "forward_consumer.cuh", "the main loop of a consumer warpgroup"),
-            ("issue_scores, issue_output", "forward_products.cuh", "S = Q K^T and O += P V"),
+            ("load_keys, ...", "key_producer.cuh", "the producer warps: TMA loads"),
+            ("store_through_query, ...", "forward_epilogue.cuh", "scales, rounds and stores O"),
         ),
         DEVICE,
     ),
@@ -98,12 +109,15 @@ def draw() -> str:
                 f'<path d="M{x:g} {y}v{GAP - 2}m-5 -7l5 7l5 -7" fill="none" stroke="{INK}" stroke-width="1.5"/>'
             )
             y += GAP
-    parts += [
-        f'<rect x="{MARGIN}" y="{y + 18}" width="12" height="12" fill="{HOST}" fill-opacity="0.3"/>',
-        text(MARGIN + 20, y + 29, "C++ on the host", 13),
-        f'<rect x="{MARGIN + 160}" y="{y + 18}" width="12" height="12" fill="{DEVICE}" fill-opacity="0.3"/>',
-        text(MARGIN + 180, y + 29, "CUDA C++ on the GPU, compiled by NVRTC at run time", 13),
-    ]
+    for x, color, words in (
+        (MARGIN, HOST, "C++ on the host"),
+        (MARGIN + 160, PRINTED, "CUDA C++ that the host prints for a call"),
+        (MARGIN + 460, DEVICE, "CUDA C++ of kernels/; NVRTC compiles both at run time"),
+    ):
+        parts += [
+            f'<rect x="{x}" y="{y + 18}" width="12" height="12" fill="{color}" fill-opacity="0.3"/>',
+            text(x + 20, y + 29, words, 13),
+        ]
     height = y + 46
     body = "\n".join(parts)
     return (
