@@ -12,7 +12,7 @@ namespace gdpa {
 
 enum class Direction { forward, backward };
 
-/// A compiled kernel of a call on a GPU.
+/// A compiled kernel of a call on a GPU, or a launch that clears memory: "clear memory", whose numbers are 0.
 struct GpuKernel {
   std::string name;          ///< the family, kind, types and tile of the kernel
   std::string architecture;  ///< "sm_90a"
@@ -35,7 +35,7 @@ struct Plan {
   int64_t units = 0;            ///< CPU: units of work that threads take one by one; GPU: CTAs
   int64_t workspace_bytes = 0;  ///< memory in addition to inputs and outputs, of all threads together
   bool deterministic = true;    ///< whether each run gives the same bits
-  /// GPU: all kernels of the call in launch order. `kernel` and the tile above belong to the first product.
+  /// GPU: all launches of the call in order. `kernel` and the tile above belong to the first product.
   std::vector<GpuKernel> kernels;
   double flops = 0;  ///< multiplications and additions of the products, over the scores inside the mask
   double bytes = 0;  ///< bytes of all inputs and outputs, each counted once
