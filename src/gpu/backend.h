@@ -1,4 +1,4 @@
-// The CUDA backend: the plan of a call, run, compiled or explained. Kernels are launched on the caller's stream, and
+// The GPU backend: the plan of a call, run, compiled or explained. Kernels are launched on the caller's stream, and
 // the host does not wait.
 #pragma once
 

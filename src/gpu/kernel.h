@@ -50,8 +50,8 @@ struct SourceParts {
 };
 
 /// What every specification has. It may also have description(), otherwise its name is one. `reads_function` and
-/// `reads_mask`: the source contains the expression, so that two
-/// calls with different expressions have different kernels.
+/// `reads_mask`: the source contains the expression, so that two calls with different expressions have different
+/// kernels.
 template <class Spec>
 concept Specification = requires(const Spec& spec, const Expressions& expressions) {
   typename Spec::Arguments;

@@ -1,5 +1,5 @@
-// The interface of a kernel family: kernels that share a folder of kernels/. A family is a folder of
-// src/gpu/families with its plans, the host files of its kernels, and one entry in the list of families.cpp.
+// The interface of a kernel family: kernels that share a folder of kernels/. A family has a folder of src/gpu/families
+// with its plans, the host files of its kernels in src/gpu/kernels, and one entry in the list of families.cpp.
 // docs/kernels/add-a-kernel-family.md says how to add one.
 #pragma once
 
