@@ -56,7 +56,7 @@
 #include "hopper/backward_producer.cuh"
 #include "hopper/backward_stores.cuh"
 #include "hopper/consumer_without_keys.cuh"
-#include "hopper/dependent_launch.cuh"
+#include "pipeline/dependent_launch.cuh"
 
 namespace gdpa::hopper {
 

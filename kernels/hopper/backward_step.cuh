@@ -2,8 +2,9 @@
 #pragma once
 
 #include "common/lanes.cuh"
-#include "hopper/barrier.cuh"
-#include "hopper/warpgroup.cuh"
+#include "hopper/arguments.cuh"
+#include "pipeline/barrier.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

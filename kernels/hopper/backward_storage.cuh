@@ -6,7 +6,7 @@
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/key_schedule.cuh"
 #include "hopper/tile.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

@@ -27,8 +27,8 @@
 #include "common/memory.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/barrier.cuh"
-#include "hopper/tensor_map.cuh"
+#include "pipeline/barrier.cuh"
+#include "pipeline/tensor_map.cuh"
 
 namespace gdpa::hopper {
 

@@ -30,9 +30,9 @@
 //         memory forward_shared_bytes<Config>. With the dynamic tile order, the counter and found_nan are zero.
 #pragma once
 
-#include "hopper/dependent_launch.cuh"
 #include "hopper/forward_consumer.cuh"
 #include "hopper/query_major_producer.cuh"
+#include "pipeline/dependent_launch.cuh"
 
 namespace gdpa::hopper {
 

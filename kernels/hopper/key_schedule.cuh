@@ -11,14 +11,14 @@
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/dependent_launch.cuh"
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/head_groups.cuh"
 #include "hopper/key_tile_table.cuh"
-#include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
-#include "hopper/tile_scheduler.cuh"
+#include "pipeline/dependent_launch.cuh"
+#include "pipeline/queue.cuh"
+#include "pipeline/tile_scheduler.cuh"
 
 namespace gdpa::hopper {
 

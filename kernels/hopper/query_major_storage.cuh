@@ -2,8 +2,8 @@
 #pragma once
 
 #include "hopper/tile.cuh"
-#include "hopper/tile_scheduler.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/tile_scheduler.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "common/types.cuh"
-#include "hopper/warpgroup.cuh"
+#include "hopper/arguments.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "hopper/arguments.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

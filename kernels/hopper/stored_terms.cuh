@@ -15,7 +15,7 @@
 #include "common/types.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

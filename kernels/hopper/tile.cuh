@@ -3,10 +3,11 @@
 #pragma once
 
 #include "common/tile.cuh"
-#include "hopper/barrier.cuh"
-#include "hopper/tensor_map.cuh"
-#include "hopper/warpgroup.cuh"
+#include "hopper/arguments.cuh"
 #include "hopper/wgmma.cuh"
+#include "pipeline/barrier.cuh"
+#include "pipeline/tensor_map.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

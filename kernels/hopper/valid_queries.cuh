@@ -5,7 +5,7 @@
 
 #include "common/fragment_columns.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
 

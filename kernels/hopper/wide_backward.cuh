@@ -35,9 +35,9 @@
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
 
-#include "hopper/dependent_launch.cuh"
 #include "hopper/wide_backward_consumers.cuh"
 #include "hopper/wide_backward_producer.cuh"
+#include "pipeline/dependent_launch.cuh"
 
 namespace gdpa::hopper {
 

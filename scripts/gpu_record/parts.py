@@ -25,9 +25,9 @@ HOPPER = (
     "hopper/forward.cuh",
     "hopper/key_schedule.cuh",
     "hopper/grad_query_accumulators.cuh",
-    "hopper/packed_layout.cuh",
-    "hopper/paged_layout.cuh",
-    "hopper/dependent_launch.cuh",
+    "pipeline/packed_layout.cuh",
+    "pipeline/paged_layout.cuh",
+    "pipeline/dependent_launch.cuh",
 )
 NARROW = (*HOPPER, "hopper/backward.cuh")
 PARAMETERS = ("hopper/parameter_gradients.cuh", "hopper/stored_terms.cuh")

@@ -121,8 +121,8 @@ bool has_tensor_maps(const Problem& problem, const Params& params) {
                              [&](Tensor tensor) { return operand_of(problem, params, tensor).can_be_mapped(); });
 }
 
-hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
-                                  int box_columns) {
+pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
+                                    int box_columns) {
   const Mapped mapped = operand_of(problem, params, tensor);
   if (mapped.operand.data == nullptr) return {};  // an operand without rows, which no tile reads or writes
   constexpr int64_t any_stride = 16;              // if the dimension has one coordinate only
@@ -142,8 +142,8 @@ hopper::MappedOperand map_operand(const Problem& problem, const Params& params, 
                                    stride(mapped.stride_y(), mapped.extent_y())};
   const std::uint32_t box[] = {static_cast<std::uint32_t>(box_columns), 1, static_cast<std::uint32_t>(box_rows), 1};
   const std::uint32_t every[] = {1, 1, 1, 1};
-  hopper::MappedOperand result{};
-  const int swizzle = box_columns == hopper::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
+  pipeline::MappedOperand result{};
+  const int swizzle = box_columns == pipeline::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
   const MapType type = problem.dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
   check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,

@@ -1,4 +1,4 @@
-// Tensor maps, which TMA reads to find the elements of an operand; kernels/hopper/tensor_map.cuh describes their
+// Tensor maps, which TMA reads to find the elements of an operand; kernels/pipeline/tensor_map.cuh describes their
 // contents.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include "definition/params.h"
 #include "definition/problem.h"
-#include "hopper/arguments.cuh"
+#include "pipeline/arguments.cuh"
 
 namespace gdpa::gpu {
 
@@ -17,7 +17,7 @@ enum class Tensor : std::uint8_t { query, key, value, output, grad_output, grad_
 
 /// Returns the tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws
 /// Error (runtime) if the driver is too old for tensor maps.
-hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
-                                  int box_columns = hopper::box_columns);
+pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
+                                    int box_columns = pipeline::box_columns);
 
 }  // namespace gdpa::gpu

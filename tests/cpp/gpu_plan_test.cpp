@@ -346,9 +346,9 @@ TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
   Problem problem = paged_problem(64);
   problem.query_form = Form::dense;
   problem.rows_q = 64 * problem.batch;
-  EXPECT_NE(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_NE(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
   problem.page_rows = 0;
-  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
 }
 
 TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
@@ -1040,7 +1040,7 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
   const auto stages_with = [&](int64_t keys) {
     problem.rows_k = keys * problem.batch;
     const auto kernel = kernel_of<HopperForward>(hopper_plan_of(problem));
@@ -1049,12 +1049,12 @@ TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   EXPECT_EQ(stages_with(256), (std::array{2, 3}));
   EXPECT_EQ(stages_with(257), (std::array{3, 1}));
   EXPECT_EQ(stages_with(384), (std::array{3, 1}));
-  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
   EXPECT_EQ(stages_with(385), (std::array{2, 3}));
-  EXPECT_NE(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_NE(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_EQ(forward_arguments(problem).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(forward_arguments(problem).tiles.order, pipeline::TileOrder::contiguous);
 }
 
 /// The tiles of a head belong to one CTA. With few heads, a CTA with one more head would end late.
@@ -1065,7 +1065,7 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   problem.batch = 1200;
   problem.rows_q = 256 * problem.batch;
   problem.rows_k = 200 * problem.batch;
-  EXPECT_EQ(tiles_of(problem).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(problem).order, pipeline::TileOrder::dynamic);
   EXPECT_EQ(tiles_of(problem).taken_at_once, 2U);
   Problem grouped = problem;
   grouped.heads_q = 8;
@@ -1079,30 +1079,30 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
 
   Problem short_heads = problem;
   short_heads.rows_q = short_heads.rows_k = 100 * problem.batch;
-  EXPECT_EQ(tiles_of(short_heads).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(short_heads).order, pipeline::TileOrder::dynamic);
   EXPECT_EQ(tiles_of(short_heads).taken_at_once, 4U) << "of four heads";
   Problem very_short = problem;
   very_short.rows_q = very_short.rows_k = 48 * problem.batch;
-  EXPECT_EQ(tiles_of(very_short).order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(very_short).order, pipeline::TileOrder::contiguous);
   very_short.rows_k = 49 * problem.batch;
-  EXPECT_EQ(tiles_of(very_short).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(very_short).order, pipeline::TileOrder::dynamic);
 
   Problem few = problem;
   few.batch = 200;
   few.rows_q = 256 * few.batch;
   few.rows_k = 200 * few.batch;
-  EXPECT_EQ(tiles_of(few).order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(few).order, pipeline::TileOrder::contiguous);
   Problem shared = problem;
   shared.key_form = Form::shared;
   shared.rows_k = 200;
-  EXPECT_EQ(tiles_of(shared).order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(tiles_of(shared).order, pipeline::TileOrder::contiguous);
 
   Problem pooling = problem;
   pooling.query_form = Form::shared;
   pooling.rows_q = 32;
   pooling.rows_k = 1000 * problem.batch;
   pooling.batch = 2000;
-  EXPECT_EQ(tiles_of(pooling).order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(tiles_of(pooling).order, pipeline::TileOrder::dynamic);
   EXPECT_EQ(tiles_of(pooling).taken_at_once, 1U);
 }
 
@@ -1114,26 +1114,26 @@ TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
   problem.batch = 66;
   problem.rows_q = 1024 * problem.batch;
   problem.rows_k = 2048 * problem.batch;
-  EXPECT_EQ(order_of(problem), hopper::TileOrder::dynamic);
+  EXPECT_EQ(order_of(problem), pipeline::TileOrder::dynamic);
 
   Problem many_short = problem;
   many_short.batch = 1056;
   many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
-  EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided);
+  EXPECT_EQ(order_of(many_short), pipeline::TileOrder::strided);
   many_short.mask = Mask::causal();
-  EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic);
+  EXPECT_EQ(order_of(many_short), pipeline::TileOrder::dynamic);
 
   Problem few = problem;
   few.heads_q = few.heads_k = 1;
   few.rows_q = 128 * problem.batch;
-  EXPECT_EQ(order_of(few), hopper::TileOrder::strided);
+  EXPECT_EQ(order_of(few), pipeline::TileOrder::strided);
   EXPECT_EQ(end_of_cleared(hopper_plan_of(few), few), 0) << "nothing has to be cleared";
 
   Problem equal = problem;
   equal.query_form = equal.key_form = Form::dense;
-  EXPECT_EQ(order_of(equal), hopper::TileOrder::strided);
+  EXPECT_EQ(order_of(equal), pipeline::TileOrder::strided);
   equal.mask = Mask::causal();
-  EXPECT_EQ(order_of(equal), hopper::TileOrder::dynamic);
+  EXPECT_EQ(order_of(equal), pipeline::TileOrder::dynamic);
 }
 
 TEST(GpuPlan, ThePassesOfForwardHaveCountersOfTheirOwnThatAreCleared) {
@@ -1145,7 +1145,7 @@ TEST(GpuPlan, ThePassesOfForwardHaveCountersOfTheirOwnThatAreCleared) {
   ASSERT_EQ(count_of<HopperForward>(plan), 2U);
   const auto first = arguments_of<HopperForward>(plan, problem, 0),
              second = arguments_of<HopperForward>(plan, problem, 1);
-  ASSERT_EQ(first.tiles.order, hopper::TileOrder::dynamic);
+  ASSERT_EQ(first.tiles.order, pipeline::TileOrder::dynamic);
   EXPECT_EQ(second.tiles_taken, first.tiles_taken + 1);
   EXPECT_EQ(second.found_nan, first.found_nan);
   EXPECT_GE(offset_of(first.tiles_taken), 0);
@@ -1757,7 +1757,7 @@ TEST(GpuPlan, EachCtaHasAFlagOfItsOwnUnlessAllShareACounter) {
     const GpuPlan plan = hopper_plan_of(problem, with_guards);
     ASSERT_EQ(count_of<HopperForward>(plan), 2U);
     const auto arguments = arguments_of<HopperForward>(plan, problem);
-    const bool shares = arguments.tiles.order == hopper::TileOrder::dynamic;
+    const bool shares = arguments.tiles.order == pipeline::TileOrder::dynamic;
     EXPECT_EQ(shares, rows == 1'000'000);
     const int64_t flags = shares ? 1 : launch_of<HopperForward>(plan).ctas();
     EXPECT_GE(plan.workspace.bytes() - offset_of(arguments.found_nan), flags * 4);

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/packed_layout.cuh"
-#include "hopper/tile_range.cuh"
+#include "pipeline/tile_range.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 namespace {
 
 struct Config {
@@ -31,10 +31,10 @@ struct Lengths {
   TileOrder order = TileOrder::strided;
   unsigned tiles_taken = 0;
 
-  ForwardArguments arguments() {
+  QueryMajorArguments arguments() {
     for (const int64_t length : lengths_q) offsets_q.push_back(offsets_q.back() + length);
     for (const int64_t length : lengths_k) offsets_k.push_back(offsets_k.back() + length);
-    ForwardArguments result{};
+    QueryMajorArguments result{};
     Params& params = result.common.params;
     params.batch = static_cast<int64_t>(lengths_q.size());
     params.heads_q = heads;
@@ -62,7 +62,7 @@ struct Assigned {
 };
 
 Assigned assign(Lengths problem, unsigned ctas, int passes = 1) {
-  const ForwardArguments arguments = problem.arguments();
+  const QueryMajorArguments arguments = problem.arguments();
   Assigned assigned;
   for (unsigned cta = 0; cta < ctas; ++cta) {
     constexpr unsigned warps = 3, at_once = 16;
@@ -214,4 +214,4 @@ TEST(HopperTileRange, ABatchWithoutRowsIsNoWork) {
 }
 
 }  // namespace
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -1,13 +1,13 @@
 // The rounds of Hopper's tile scheduler: every tile enters the queue once, in order, and K and V stay in shared memory
 // between neighbouring tiles with the same keys, within a round and from one round to the next.
-#include "hopper/tile_round.cuh"
+#include "pipeline/tile_round.cuh"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 namespace {
 
 constexpr unsigned at_once = 16;
@@ -108,4 +108,4 @@ TEST(HopperTileRound, KeysOfManyTilesAreLoadedOnce) {
 }
 
 }  // namespace
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -32,7 +32,7 @@ struct CompleteTerms {
     config.number("tile_queries", tile_queries);
     config.number("tile_keys", tile_keys);
     write_mask(tile_lists, expressions, config);
-    config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
+    config.type_of_header("Layout", "gdpa::pipeline::PackedLayout", "pipeline/packed_layout.cuh");
     return hopper_source(condition_of(expressions, mask_types), config);
   }
 };

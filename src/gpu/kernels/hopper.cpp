@@ -18,9 +18,9 @@ bool has_random_delays() {
 SourceParts hopper_source(std::string functions, const ConfigText& config) {
   SourceParts parts;
   if (has_random_delays()) parts.macros = "#define GDPA_RANDOM_DELAYS\n\n";
-  parts.functions = "#include \"hopper/dependent_launch.cuh\"\n" + std::move(functions);
+  parts.functions = "#include \"pipeline/dependent_launch.cuh\"\n" + std::move(functions);
   parts.config = config.text();
-  parts.begin = "  gdpa::hopper::wait_for_previous_kernel();\n";
+  parts.begin = "  gdpa::pipeline::wait_for_previous_kernel();\n";
   return parts;
 }
 

@@ -13,7 +13,7 @@ namespace gdpa::gpu {
 hopper::BackwardArguments backward_arguments(const BoundCall& call, const AttentionKernel& tiles,
                                              const HopperBackwardPlan& plan) {
   const Params& params = call.common.params;
-  const auto map = [&](Tensor tensor, int box_rows, int box_columns = hopper::box_columns) {
+  const auto map = [&](Tensor tensor, int box_rows, int box_columns = pipeline::box_columns) {
     return map_operand(call.problem, params, tensor, box_rows, box_columns);
   };
   hopper::BackwardArguments arguments{};
@@ -50,8 +50,8 @@ void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const
                     ConfigText& config) {
   write_attention(kernel, expressions, config);
   const std::string_view layout = kernel.has_batch_map ? "MappedLayout" : "PackedLayout";
-  config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel.has_output_offsets),
-                        "hopper/packed_layout.cuh");
+  config.type_of_header("Layout", layout_text("gdpa::pipeline::", layout, kernel.has_output_offsets),
+                        "pipeline/packed_layout.cuh");
   config.flag("computes_grad_query", kernel.wants_grad_query);
   config.flag("computes_grad_key", kernel.wants_grad_key);
   config.flag("computes_grad_value", kernel.wants_grad_value);

@@ -26,7 +26,7 @@ struct HopperForward : AttentionKernel, FunctionForm {
 /// What the launches of forward need from the plan. Offsets are in the workspace; -1: none.
 struct HopperForwardLaunch {
   int64_t ctas = 0;
-  hopper::TileDistribution tiles;
+  pipeline::TileDistribution tiles;
   int64_t tiles_taken = -1;  ///< with a dynamic order: of ForwardArguments::tiles_taken
   int64_t found_nan = -1;    ///< with two passes: of ForwardArguments::found_nan
 };

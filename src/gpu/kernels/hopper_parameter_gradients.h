@@ -36,7 +36,7 @@ struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
   }
 };
 
-inline Launch launch(const HopperParameterGradients& kernel, int64_t ctas, const hopper::TileDistribution& tiles) {
+inline Launch launch(const HopperParameterGradients& kernel, int64_t ctas, const pipeline::TileDistribution& tiles) {
   return Launch::of(kernel, ctas, [tile_keys = kernel.tile_keys, tiles](const BoundCall& call) {
     return hopper::ParameterGradientsArguments(query_major_arguments(call, tile_keys, tiles, Tensor::grad_output));
   });

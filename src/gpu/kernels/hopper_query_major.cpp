@@ -5,11 +5,11 @@
 
 namespace gdpa::gpu {
 
-hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
-                                                  const hopper::TileDistribution& tiles, Tensor output) {
+pipeline::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
+                                                    const pipeline::TileDistribution& tiles, Tensor output) {
   const Params& params = call.common.params;
   const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
-  hopper::QueryMajorArguments arguments{};
+  pipeline::QueryMajorArguments arguments{};
   arguments.common = call.common;
   arguments.scale = static_cast<float>(params.scale);
   arguments.tiles = tiles;
@@ -22,8 +22,8 @@ hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box
 
 void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config) {
   const std::string layout = box_keys > 0 ? fmt::format("PagedLayout<{}>", box_keys) : "PackedLayout";
-  config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel.has_output_offsets),
-                        box_keys > 0 ? "hopper/paged_layout.cuh" : "hopper/packed_layout.cuh");
+  config.type_of_header("Layout", layout_text("gdpa::pipeline::", layout, kernel.has_output_offsets),
+                        box_keys > 0 ? "pipeline/paged_layout.cuh" : "pipeline/packed_layout.cuh");
 }
 
 }  // namespace gdpa::gpu

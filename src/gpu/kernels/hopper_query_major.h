@@ -9,8 +9,8 @@
 namespace gdpa::gpu {
 
 /// `output` has the rows of O. K and V are loaded in boxes of `box_keys` rows.
-hopper::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
-                                                  const hopper::TileDistribution& tiles, Tensor output);
+pipeline::QueryMajorArguments query_major_arguments(const BoundCall& call, int box_keys,
+                                                    const pipeline::TileDistribution& tiles, Tensor output);
 
 /// Writes Config::Layout. `box_keys`: keys are in pages, and TMA loads so many at once; 0: there are no pages.
 void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config);

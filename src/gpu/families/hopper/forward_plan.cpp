@@ -32,7 +32,7 @@ bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
 int64_t tiles_of_key_head(const Problem& problem, const HopperForward& kernel) {
   const int64_t group = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
   const int64_t tiles = group * divide_up(queries_of(problem).mean_length(), kernel.tile_queries);
-  return std::clamp<int64_t>(tiles, 1, hopper::most_tiles_at_once);
+  return std::clamp<int64_t>(tiles, 1, pipeline::most_tiles_at_once);
 }
 
 /// The number of query tiles that a CTA takes from the counter at once, if K and V stay in shared memory. The tile
@@ -87,10 +87,10 @@ void add_hopper_forward(const Call& call, GpuPlan& plan) {
                                                : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
   HopperForwardLaunch of;
   of.ctas = ctas;
-  hopper::TileDistribution& distribution = of.tiles;
-  distribution.order = is_dynamic             ? hopper::TileOrder::dynamic
-                       : has_contiguous_tiles ? hopper::TileOrder::contiguous
-                                              : hopper::TileOrder::strided;
+  pipeline::TileDistribution& distribution = of.tiles;
+  distribution.order = is_dynamic             ? pipeline::TileOrder::dynamic
+                       : has_contiguous_tiles ? pipeline::TileOrder::contiguous
+                                              : pipeline::TileOrder::strided;
   distribution.taken_at_once =
       static_cast<unsigned>(keys_stay ? tiles_at_once(problem, kernel, tiles_of_head) : tiles_of_head);
   plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
@@ -110,7 +110,7 @@ void add_hopper_forward(const Call& call, GpuPlan& plan) {
   if (kernel.bias_tile != BiasTile::none) plan.reason += "; the dense bias is copied to shared memory";
   // A launch costs more than the guards of few scores.
   const bool has_second_pass = call.facts().bounds_scores && !has_few_scores(problem);
-  const bool shares_counters = distribution.order == hopper::TileOrder::dynamic;
+  const bool shares_counters = distribution.order == pipeline::TileOrder::dynamic;
   if (shares_counters) {
     constexpr int64_t most_passes = 2;
     of.tiles_taken = plan.workspace.reserve(most_passes * static_cast<int64_t>(sizeof(unsigned)));

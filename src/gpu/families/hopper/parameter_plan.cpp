@@ -71,8 +71,8 @@ void add_hopper_parameter_gradients(const Call& call, const ParameterGradientsFo
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
   // The sums would differ from run to run with a dynamic order.
-  hopper::TileDistribution tiles;
-  tiles.order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
+  pipeline::TileDistribution tiles;
+  tiles.order = keys_stay || has_one_tile ? pipeline::TileOrder::contiguous : pipeline::TileOrder::strided;
   const int64_t most_tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(most_tiles, call.gpu.multiprocessors);
   plan.add_products(launch(kernel, ctas, tiles), kernel);

@@ -1,11 +1,11 @@
-// Config::Layout of the Hopper kernels, for dense and for packed operands: also the coordinates of rows in tensor maps.
+// Config::Layout of kernels with TMA, for dense and for packed operands: also the coordinates of rows in tensor maps.
 #pragma once
 
 #include "common/output_offsets.cuh"
 #include "common/packed_layout.cuh"
-#include "hopper/arguments.cuh"
+#include "pipeline/arguments.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 struct PackedLayout : gdpa::PackedLayout {
   /// The map coordinates of row `row` of batch entry b, whose rows are `rows` (tensor_map.cuh).
@@ -76,4 +76,4 @@ struct MappedLayout : PackedLayout {
   static constexpr bool has_batch_map = true;
 };
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -2,9 +2,9 @@
 // time of the launch then overlaps with the previous kernel.
 #pragma once
 
-#include "hopper/tensor_map.cuh"
+#include "pipeline/tensor_map.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// Waits until the previous kernel of the stream has ended and its writes are visible. Every Hopper kernel begins with
 /// this call (src/gpu/kernels/hopper.cpp), by all threads. Without a dependent launch, it returns at once.
@@ -16,4 +16,4 @@ __device__ inline void wait_for_previous_kernel() {
 /// Allows the CTAs of the next kernel of the call to start as soon as multiprocessors have room for them.
 __device__ inline void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

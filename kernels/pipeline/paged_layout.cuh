@@ -1,11 +1,11 @@
-// Config::Layout of the Hopper forward kernel for keys and values in pages (common/paged_layout.cuh): a tile of keys is
+// Config::Layout of forward kernels with TMA for keys and values in pages (common/paged_layout.cuh): a tile of keys is
 // loaded in several boxes, each from one page.
 #pragma once
 
 #include "common/paged_layout.cuh"
-#include "hopper/packed_layout.cuh"
+#include "pipeline/packed_layout.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// `box_keys`, the keys of a box, divides the rows of a page and the keys of a tile.
 template <int box_keys>
@@ -74,4 +74,4 @@ struct PagedLayout : PackedLayout {
   }
 };
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

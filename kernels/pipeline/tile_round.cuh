@@ -4,7 +4,7 @@
 
 #include "gdpa/integers.h"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// A round. Bit n of a mask is the tile of lane n. The tiles are in the order of the lanes.
 struct TileRound {
@@ -36,4 +36,4 @@ GDPA_HOST_DEVICE inline TileRound tile_round(unsigned count, unsigned found, uns
   return {gives_back ? last - 1 : ~0u, with_keys, reusing, gives_back, gives_back ? reusing >> (count - 1) & 1 : 0};
 }
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -28,7 +28,7 @@
 #include "common/random_delay.cuh"
 #endif
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// The driver's CUtensorMap.
 struct alignas(64) TensorMap {
@@ -123,4 +123,4 @@ __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.as
 
 #endif
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

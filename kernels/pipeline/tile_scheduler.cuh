@@ -6,13 +6,13 @@
 
 #include "common/tile.cuh"
 #include "common/work.cuh"
-#include "hopper/arguments.cuh"
-#include "hopper/queue.cuh"
-#include "hopper/tile_range.cuh"
-#include "hopper/tile_round.cuh"
-#include "hopper/warpgroup.cuh"
+#include "pipeline/arguments.cuh"
+#include "pipeline/queue.cuh"
+#include "pipeline/tile_range.cuh"
+#include "pipeline/tile_round.cuh"
+#include "pipeline/warpgroup.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// The description of work: a query tile of one head, and the list of the key tiles that it attends to.
 template <class Mask>
@@ -179,4 +179,4 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   }
 }
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

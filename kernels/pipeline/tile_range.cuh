@@ -17,9 +17,9 @@
 
 #include "common/lanes.cuh"
 #include "common/work.cuh"
-#include "hopper/arguments.cuh"
+#include "pipeline/arguments.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// 32 entries of a jagged batch, one for each lane.
 struct Entries {
@@ -238,4 +238,4 @@ struct TileIterator {
   __device__ void give_back() { --next; }
 };
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

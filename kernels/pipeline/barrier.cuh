@@ -5,7 +5,7 @@
 #include "common/memory.cuh"
 #include "common/random_delay.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// An mbarrier, by its address in shared memory. A phase is complete when all its arrivals have happened and all bytes
 /// that were announced have arrived.
@@ -136,4 +136,4 @@ __device__ inline void named_barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -1,9 +1,9 @@
 // A circular queue of items in shared memory, from the tile scheduler to the warps that process the items.
 #pragma once
 
-#include "hopper/barrier.cuh"
+#include "pipeline/barrier.cuh"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 /// Items are numbered within the CTA. Item n uses slot n % slots.
 template <class Item, int slots_>
@@ -22,16 +22,16 @@ struct Queue {
   }
 
   __device__ Item& operator[](int number) const { return items[stage_of<slots>(number)]; }
-  __device__ void producer_acquire(int number) const { hopper::producer_acquire(empty, number); }
+  __device__ void producer_acquire(int number) const { pipeline::producer_acquire(empty, number); }
   /// Called by each thread that has written a part of the item.
   __device__ void producer_commit(int number) const { full[stage_of<slots>(number)].arrive(); }
 
   /// Waits for the item and returns it.
   __device__ __forceinline__ const Item& consumer_wait(int number) const {
-    hopper::consumer_wait(full, number);
+    pipeline::consumer_wait(full, number);
     return (*this)[number];
   }
   __device__ void consumer_release(int number) const { empty[stage_of<slots>(number)].arrive(); }
 };
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline

@@ -4,7 +4,7 @@
 #include "common/lanes.cuh"
 #include "gdpa/integers.h"
 
-namespace gdpa::hopper {
+namespace gdpa::pipeline {
 
 constexpr int warpgroup_threads = 128;
 
@@ -61,4 +61,4 @@ __device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, Firs
   }
 }
 
-}  // namespace gdpa::hopper
+}  // namespace gdpa::pipeline
