@@ -37,10 +37,10 @@ __device__ __forceinline__ float of_ordered_bits(int bits) {
 }
 
 /// The numbers of queries and keys as words of 32 bits in the same order, and their differences.
-template <class Bias>
+template <class Inputs>
 struct LookupDifferences {
-  static constexpr bool has_integers = Bias::has_difference && Bias::fits_32_bits;
-  static constexpr bool has_floats = Bias::has_difference && !Bias::are_integers && Bias::is_monotone;
+  static constexpr bool has_integers = Inputs::has_difference && Inputs::fits_32_bits;
+  static constexpr bool has_floats = Inputs::has_difference && !Inputs::are_integers && Inputs::is_monotone;
   static constexpr bool have_words = has_integers || has_floats;
 
   /// The number that is word 0 of integers, if one of them is `number`.
@@ -72,9 +72,9 @@ struct LookupDifferences {
   /// The difference from which the index of an element is computed.
   template <class A, class B>
   __device__ __forceinline__ static auto of(A of_query, B of_key) {
-    if constexpr (Bias::is_absolute) {
+    if constexpr (Inputs::is_absolute) {
       return index::absolute_difference(of_query, of_key);
-    } else if constexpr (Bias::is_query_first) {
+    } else if constexpr (Inputs::is_query_first) {
       return of_query - of_key;
     } else {
       return of_key - of_query;
@@ -104,28 +104,28 @@ struct WordRange {
 };
 
 /// The first and the last entry of each lookup that the scores of a tile can have.
-template <class Bias>
+template <class Inputs>
 struct LookupEntries {
-  int first[Bias::lookups], last[Bias::lookups];
+  int first[Inputs::lookups], last[Inputs::lookups];
 
   /// The words of the queries and of the keys are in these ranges.
-  __device__ __forceinline__ static LookupEntries of(const Bias& bias, const WordRange& queries,
+  __device__ __forceinline__ static LookupEntries of(const Inputs& inputs, const WordRange& queries,
                                                      const WordRange& keys) {
-    const auto least = LookupDifferences<Bias>::of_words(queries.least, keys.greatest);
-    const auto greatest = LookupDifferences<Bias>::of_words(queries.greatest, keys.least);
+    const auto least = LookupDifferences<Inputs>::of_words(queries.least, keys.greatest);
+    const auto greatest = LookupDifferences<Inputs>::of_words(queries.greatest, keys.least);
     using Difference = decltype(least + greatest);
     Difference low = least, high = greatest;
-    if constexpr (Bias::is_absolute) {
+    if constexpr (Inputs::is_absolute) {
       low = index::maximum(index::maximum(least, -greatest), Difference{0});
       high = index::maximum(-least, greatest);
-    } else if constexpr (!Bias::is_query_first) {
+    } else if constexpr (!Inputs::is_query_first) {
       low = -greatest;
       high = -least;
     }
     LookupEntries entries;
 #pragma unroll
-    for (int lookup = 0; lookup < Bias::lookups; ++lookup) {
-      const int of_low = bias.lookup_entry(lookup, low), of_high = bias.lookup_entry(lookup, high);
+    for (int lookup = 0; lookup < Inputs::lookups; ++lookup) {
+      const int of_low = inputs.lookup_entry(lookup, low), of_high = inputs.lookup_entry(lookup, high);
       entries.first[lookup] = min(of_low, of_high);
       entries.last[lookup] = max(of_low, of_high);
     }
@@ -133,11 +133,11 @@ struct LookupEntries {
   }
 
   /// Whether all scores have the same element.
-  __device__ __forceinline__ bool have_one_element(const Bias& bias) const {
+  __device__ __forceinline__ bool have_one_element(const Inputs& inputs) const {
     bool have_one = true;
 #pragma unroll
-    for (int lookup = 0; lookup < Bias::lookups; ++lookup) {
-      have_one &= bias.lookup_index(lookup, first[lookup]) == bias.lookup_index(lookup, last[lookup]);
+    for (int lookup = 0; lookup < Inputs::lookups; ++lookup) {
+      have_one &= inputs.lookup_index(lookup, first[lookup]) == inputs.lookup_index(lookup, last[lookup]);
     }
     return have_one;
   }

@@ -28,22 +28,22 @@ struct LookupRows {
 };
 
 /// The type of these numbers.
-template <class Bias, bool has_difference>
+template <class Inputs, bool has_difference>
 struct LookupNumbers {
-  using OfQuery = decltype(Bias::number_of(typename Bias::OfQuery{}));
+  using OfQuery = decltype(Inputs::number_of(typename Inputs::OfQuery{}));
 };
-template <class Bias>
-struct LookupNumbers<Bias, false> {
+template <class Inputs>
+struct LookupNumbers<Inputs, false> {
   using OfQuery = int;
 };
 
 /// The lookups of a warp: their shared memory, and the LookupForm of the current tile. A tile has 16 queries and
 /// `columns` keys.
-template <class Bias, int columns, bool exists>
+template <class Inputs, int columns, bool exists>
 class StagedLookups {
  public:
-  using Query = typename Bias::OfQuery;
-  using Key = typename Bias::OfKey;
+  using Query = typename Inputs::OfQuery;
+  using Key = typename Inputs::OfKey;
   static constexpr int keys_of_lane = (columns + 31) / 32;
 
   StagedLookups() = default;
@@ -51,26 +51,26 @@ class StagedLookups {
 
   /// Copies the elements of a head, and the numbers of the 16 queries from `query` on. All lanes call this function,
   /// after they have read the lookups of the preceding queries.
-  __device__ __forceinline__ void fill(const Bias& bias, int query) const {
+  __device__ __forceinline__ void fill(const Inputs& inputs, int query) const {
     __syncwarp();
 #pragma unroll
-    for (int lookup = 0; lookup < Bias::lookups; ++lookup) {
-      const int entries = bias.lookup_entries(lookup);
+    for (int lookup = 0; lookup < Inputs::lookups; ++lookup) {
+      const int entries = inputs.lookup_entries(lookup);
 #pragma unroll 1
       for (int entry = lane_index(); entry < entries; entry += 32) {
         elements()[lookup * most_lookup_elements + entry] =
-            bias.lookup_element(lookup, bias.lookup_index(lookup, entry));
+            inputs.lookup_element(lookup, inputs.lookup_index(lookup, entry));
       }
     }
-    if constexpr (Bias::has_difference) fill_rows(Bias::number_of(bias.of_query(query + lane_index() % 16)));
+    if constexpr (Inputs::has_difference) fill_rows(Inputs::number_of(inputs.of_query(query + lane_index() % 16)));
     __syncwarp();
   }
 
   /// Finds the LookupForm of a tile. `keys` are the inputs of the columns lane, lane + 32, and so on. All lanes call
   /// this function, after they have read the columns of the preceding tile.
-  __device__ __forceinline__ void enter_tile(const Bias& bias, const Key* keys) {
+  __device__ __forceinline__ void enter_tile(const Inputs& inputs, const Key* keys) {
     form_ = LookupForm::any;
-    if constexpr (Differences::have_words) find_form(bias, keys);
+    if constexpr (Differences::have_words) find_form(inputs, keys);
   }
 
   __device__ __forceinline__ LookupForm form() const { return form_; }
@@ -78,7 +78,7 @@ class StagedLookups {
   /// Loads the numbers of the rows, if the scores need them. Call it before the scores of a tile.
   template <LookupForm form>
   __device__ __forceinline__ void begin() {
-    if constexpr (form == LookupForm::any && Bias::has_difference) {
+    if constexpr (form == LookupForm::any && Inputs::has_difference) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) numbers_of_rows_[half] = rows().numbers[lane_index() / 4 + half * 8];
     }
@@ -96,35 +96,35 @@ class StagedLookups {
 
   /// The inputs of a score of the group that enter() has loaded. `score` is the number of its accumulator.
   template <LookupForm form, class OfDifference>
-  __device__ __forceinline__ auto at(const Bias& bias, int query, int key, int score, const Query& of_query,
+  __device__ __forceinline__ auto at(const Inputs& inputs, int query, int key, int score, const Query& of_query,
                                      const Key& of_key, const OfDifference& of_difference) const {
     [[maybe_unused]] const int half = score % 4 / 2, column = score % 2;
     if constexpr (form == LookupForm::one) {
-      return bias.at(query, key, of_query, of_key, of_difference, 0, SameLookups{words_});
+      return inputs.at(query, key, of_query, of_key, of_difference, 0, SameLookups{words_});
     } else {
       const SharedLookups lookups{elements()};
       if constexpr (form == LookupForm::close) {
         const int apart = Differences::of(words_[half], columns_[column]);
-        return bias.at(query, key, of_query, of_key, of_difference, apart, lookups);
-      } else if constexpr (Bias::has_difference) {
-        const auto apart = Differences::of(numbers_of_rows_[half], Bias::number_of(of_key));
-        return bias.at(query, key, of_query, of_key, of_difference, apart, lookups);
+        return inputs.at(query, key, of_query, of_key, of_difference, apart, lookups);
+      } else if constexpr (Inputs::has_difference) {
+        const auto apart = Differences::of(numbers_of_rows_[half], Inputs::number_of(of_key));
+        return inputs.at(query, key, of_query, of_key, of_difference, apart, lookups);
       } else {
-        return bias.at(query, key, of_query, of_key, of_difference, 0, lookups);
+        return inputs.at(query, key, of_query, of_key, of_difference, 0, lookups);
       }
     }
   }
 
  private:
-  using Number = typename LookupNumbers<Bias, Bias::has_difference>::OfQuery;
+  using Number = typename LookupNumbers<Inputs, Inputs::has_difference>::OfQuery;
   using Rows = LookupRows<Number>;
-  using Differences = LookupDifferences<Bias>;
-  static constexpr int columns_at = Bias::lookups * most_lookup_elements * static_cast<int>(sizeof(float));
+  using Differences = LookupDifferences<Inputs>;
+  static constexpr int columns_at = Inputs::lookups * most_lookup_elements * static_cast<int>(sizeof(float));
   static constexpr int rows_at = columns_at + columns * static_cast<int>(sizeof(int));
 
  public:
   static constexpr int bytes = rows_at + static_cast<int>(sizeof(Rows));
-  static_assert(bytes <= lookup_bytes(Bias::lookups, columns), "the host plans this memory");
+  static_assert(bytes <= lookup_bytes(Inputs::lookups, columns), "the host plans this memory");
 
  private:
   __device__ __forceinline__ float* elements() const { return reinterpret_cast<float*>(memory_); }
@@ -146,13 +146,13 @@ class StagedLookups {
     rows().range = have_words ? range.of_warp() : WordRange{};
   }
 
-  __device__ __forceinline__ void find_form(const Bias& bias, const Key* keys) {
+  __device__ __forceinline__ void find_form(const Inputs& inputs, const Key* keys) {
     const unsigned long long origin = rows().origin;
     bool have_words = true;
     WordRange range;
 #pragma unroll
     for (int i = 0; i < keys_of_lane; ++i) {
-      const auto number = Bias::number_of(keys[i]);
+      const auto number = Inputs::number_of(keys[i]);
       const int word = Differences::word_of(number, origin), column = i * 32 + lane_index();
       have_words &= Differences::has_word(number, origin);
       range.add(word);
@@ -165,25 +165,25 @@ class StagedLookups {
 #pragma unroll
       for (int half = 0; half < 2; ++half) words_[half] = rows().words[lane_index() / 4 + half * 8];
     }
-    if constexpr (!Bias::is_monotone) return;
-    const auto entries = LookupEntries<Bias>::of(bias, of_rows, range.of_warp());
-    if (!__all_sync(0xffffffffu, entries.have_one_element(bias))) return;
+    if constexpr (!Inputs::is_monotone) return;
+    const auto entries = LookupEntries<Inputs>::of(inputs, of_rows, range.of_warp());
+    if (!__all_sync(0xffffffffu, entries.have_one_element(inputs))) return;
     form_ = LookupForm::one;
 #pragma unroll
-    for (int lookup = 0; lookup < Bias::lookups; ++lookup) {
+    for (int lookup = 0; lookup < Inputs::lookups; ++lookup) {
       words_[lookup] = __float_as_int(SharedLookups{elements()}.element(lookup, entries.first[lookup]));
     }
   }
 
   unsigned char* memory_;
   LookupForm form_;
-  int words_[Bias::lookups > 2 ? Bias::lookups : 2];  ///< close: of the rows; one: the elements
+  int words_[Inputs::lookups > 2 ? Inputs::lookups : 2];  ///< close: of the rows; one: the elements
   int columns_[2];                                    ///< close: the words of the current columns
   Number numbers_of_rows_[2];                         ///< any
 };
 
-template <class Bias, int columns>
-class StagedLookups<Bias, columns, false> {
+template <class Inputs, int columns>
+class StagedLookups<Inputs, columns, false> {
  public:
   static constexpr int bytes = 0;
 

@@ -20,9 +20,9 @@ namespace gdpa {
 /// Unaligned rows: a row of the tile begins with the chunk of its first element. The number of elements before it, the
 /// shift of the row, differs from row to row. A row has one chunk more, and an odd number of chunks, so that without
 /// shifts the loads of a fragment have no bank conflicts.
-template <class Bias, int columns, BiasTile form>
+template <class Inputs, int columns, BiasTile form>
 struct StagedTile {
-  using Reader = typename Bias::TileReader;
+  using Reader = typename Inputs::TileReader;
   using Storage = typename Reader::Storage;
   static constexpr bool is_aligned = form == BiasTile::aligned;
   static constexpr int rows = 16, element_bytes = static_cast<int>(sizeof(Storage)), chunk = 16 / element_bytes;
@@ -64,22 +64,22 @@ struct StagedTile {
   /// Begins the copy of a tile. `query` and `key` are the first query and the first key of the tile. All lanes of the
   /// warp call this function. The vote makes the branch uniform for the compiler: a divergent branch would end the
   /// uniform registers of the main loop of the kernel.
-  __device__ __forceinline__ void begin_copy(const Bias& bias, int query, int key) const {
+  __device__ __forceinline__ void begin_copy(const Inputs& inputs, int query, int key) const {
     constexpr int keys_after = is_aligned ? 0 : chunk - 1;  // at most, in the last chunk of a row
     __syncwarp();  // the lanes have read the preceding tile
     const bool is_whole =
-        query + rows - 1 <= bias.last_tile_query() && key + columns - 1 + keys_after <= bias.last_tile_key();
+        query + rows - 1 <= inputs.last_tile_query() && key + columns - 1 + keys_after <= inputs.last_tile_key();
     if (__shfl_sync(0xffffffffu, static_cast<int>(is_whole), 0) != 0) {
-      copy_whole_tile(bias, query, key);
+      copy_whole_tile(inputs, query, key);
     } else {
-      copy_part_of_tile(bias, query, key);
+      copy_part_of_tile(inputs, query, key);
     }
     commit_copies();
   }
 
   /// Waits until the tile is copied, and prepares its loads. `query` and `key` are the first query and the first key of
   /// the tile. All lanes of the warp call this function.
-  __device__ __forceinline__ void finish_copy(const Bias& bias, int query, int key) {
+  __device__ __forceinline__ void finish_copy(const Inputs& inputs, int query, int key) {
     wait_for_copies<0>();
     __syncwarp();
     if (is_aligned) return;
@@ -87,7 +87,7 @@ struct StagedTile {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 4 + half * 8;
-      const int first_byte = (shift_of(bias.tile_row(query + row), key) + lane % 4 * 2) * element_bytes;
+      const int first_byte = (shift_of(inputs.tile_row(query + row), key) + lane % 4 * 2) * element_bytes;
       lane_address[half] = base + static_cast<unsigned>(row * row_bytes + first_byte / 4 * 4);
       bits_before[half] = static_cast<unsigned>(first_byte % 4 * 8);
     }
@@ -138,11 +138,11 @@ struct StagedTile {
 
   /// Begins the copy of a tile with all of its elements on the axes. A copy has three instructions or, if the rows are
   /// unaligned, four.
-  __device__ __forceinline__ void copy_whole_tile(const Bias& bias, int query, int key) const {
+  __device__ __forceinline__ void copy_whole_tile(const Inputs& inputs, int query, int key) const {
     const int lane = lane_index(), row = lane / lanes_of_row, index = lane % lanes_of_row;
     const auto to = static_cast<unsigned>(offset_of(row, index));
-    const auto step = bias.tile_row_bytes() * rows_at_once;
-    const Storage* from = bias.tile_row(query + row) + (key + index * chunk);
+    const auto step = inputs.tile_row_bytes() * rows_at_once;
+    const Storage* from = inputs.tile_row(query + row) + (key + index * chunk);
     if (index < copied_chunks) {
 #pragma unroll
       for (int i = 0; i < rows; i += rows_at_once) {
@@ -153,7 +153,7 @@ struct StagedTile {
     }
     if (copied_chunks > lanes_of_row && lane < rows) {
       const auto at = static_cast<unsigned>(offset_of(lane, lanes_of_row));
-      copy_async(base + at, chunk_of(bias.tile_row(query + lane) + (key + lanes_of_row * chunk)), true);
+      copy_async(base + at, chunk_of(inputs.tile_row(query + lane) + (key + lanes_of_row * chunk)), true);
     }
   }
 
@@ -161,13 +161,13 @@ struct StagedTile {
   /// after the end of the sequence, or have the last element of the axis. Elements of the last chunk of an axis are
   /// copied one by one: the other bytes of the chunk may be after the end of the tensor, and compute-sanitizer reports
   /// a cp.async of a part of such a chunk.
-  __device__ __forceinline__ void copy_part_of_tile(const Bias& bias, int query, int key) const {
-    const int last = bias.last_tile_key();
-    const bool is_clamped = last + 1 < min(key + columns, bias.pair.length_k);
+  __device__ __forceinline__ void copy_part_of_tile(const Inputs& inputs, int query, int key) const {
+    const int last = inputs.last_tile_key();
+    const bool is_clamped = last + 1 < min(key + columns, inputs.pair.length_k);
 #pragma unroll 1
     for (int number = lane_index(); number < rows * copied_chunks; number += 32) {
       const int row = number / copied_chunks, index = number % copied_chunks;
-      const Storage* const elements = bias.tile_row(query + row);
+      const Storage* const elements = inputs.tile_row(query + row);
       const int first = key + index * chunk - shift_of(elements, key);
       const unsigned to = base + static_cast<unsigned>(offset_of(row, index));
       const int valid = last + 1 - first;  // elements of the chunk, and of later chunks
@@ -199,14 +199,14 @@ struct StagedTile {
   }
 };
 
-template <class Bias, int columns>
-struct StagedTile<Bias, columns, BiasTile::none> {
+template <class Inputs, int columns>
+struct StagedTile<Inputs, columns, BiasTile::none> {
   static constexpr int bytes = 0;
 
   StagedTile() = default;
   __device__ __forceinline__ explicit StagedTile(unsigned) {}
-  __device__ __forceinline__ void begin_copy(const Bias&, int, int) const {}
-  __device__ __forceinline__ void finish_copy(const Bias&, int, int) const {}
+  __device__ __forceinline__ void begin_copy(const Inputs&, int, int) const {}
+  __device__ __forceinline__ void finish_copy(const Inputs&, int, int) const {}
 };
 
 }  // namespace gdpa

@@ -29,7 +29,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   static_assert(!has_gradients || !Shared::has_batch_map, "the sums end with the list of the query tiles of one entry");
   Gradients gradients;
   using Mask = typename Config::Mask;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
+  using TileInputs =
+      FragmentInputs<typename Config::Inputs, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -42,10 +43,10 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// The inputs of the scores of a part of a step. Made during the wait for S, because a load takes long.
   template <int part>
-  __device__ __forceinline__ Inputs inputs_of(const Step& step, int number) const {
+  __device__ __forceinline__ TileInputs inputs_of(const Step& step, int number) const {
     const ScoreIndex first = score_index(first_query_of(step, position_of(number), part), first_key_of(step));
     const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
-    return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
+    return {Config::Inputs::of(arguments.common.params, pair), first.key, first.query};
   }
 
   /// Begins to load the elements of a dense bias for a step into the L1 cache, so that scores wait less for them. A
@@ -55,12 +56,12 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if constexpr (Config::prefetches_bias) {
       if (!step.is(Step::exists)) return;
       const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
-      const auto bias = Config::Bias::of(arguments.common.params, pair);
+      const auto of_pair = Config::Inputs::of(arguments.common.params, pair);
       const int first_query = first_query_of(step, position_of(number), 0) + lane_index();
       const int first_key = first_key_of(step) + static_cast<int>(thread_in_warpgroup() / 32) * 16;
-      const int key = min(first_key, bias.last_tile_key());
+      const int key = min(first_key, of_pair.last_tile_key());
 #pragma unroll
-      for (int i = 0; i < Config::tile_queries; i += 32) prefetch_line(bias.tile_row(first_query + i) + key);
+      for (int i = 0; i < Config::tile_queries; i += 32) prefetch_line(of_pair.tile_row(first_query + i) + key);
     }
   }
 
@@ -97,7 +98,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   template <int part>
-  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs, float entry_scale) {
+  __device__ __forceinline__ void apply_function(const Activation& activation, TileInputs& inputs, float entry_scale) {
     activation.visit([&](const auto& function) {
       inputs.visit([&](auto& of_form) { apply_function_of_head<part>(function, of_form, entry_scale); });
     });
@@ -195,7 +196,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ void compute_p_of_part(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
     const auto activation = Activation::of(arguments.common.params, head_of(number));
-    Inputs inputs = inputs_of<part>(step, number);
+    TileInputs inputs = inputs_of<part>(step, number);
     const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
     apply_function<part>(activation, inputs, entry_scale);

@@ -14,8 +14,8 @@ struct NoGradients {
   static constexpr bool are_of_numbers = false, are_of_scores = false;
 
   __device__ __forceinline__ void clear() {}
-  template <class Inputs>
-  __device__ __forceinline__ void note(const Inputs& /*inputs*/) {}
+  template <class TileInputs>
+  __device__ __forceinline__ void note(const TileInputs& /*inputs*/) {}
 };
 
 /// Query tiles whose terms a thread adds up in fp32. A sum of 4096 terms of one size has a relative error of at most
@@ -87,9 +87,9 @@ struct ScoreGradients {
   }
 
   /// Called with the inputs of the scores after f has read them.
-  template <class Inputs>
-  __device__ __forceinline__ void note([[maybe_unused]] const Inputs& inputs) {
-    if constexpr (Tensors::has_lookup && Inputs::has_forms) same_entry = inputs.lookups().same_entry();
+  template <class TileInputs>
+  __device__ __forceinline__ void note([[maybe_unused]] const TileInputs& inputs) {
+    if constexpr (Tensors::has_lookup && TileInputs::has_forms) same_entry = inputs.lookups().same_entry();
   }
 
   /// Adds the terms of a warp, whose first row and column are `key` and `query`. Invalid scores have a term of 0.
@@ -150,8 +150,8 @@ struct ScoreGradients {
   }
 
   /// The same for a tile whose scores may read several entries.
-  template <class Inputs>
-  __device__ __forceinline__ static void add_entries(const float (&ds)[terms], Inputs inputs, Tensors& tensors,
+  template <class TileInputs>
+  __device__ __forceinline__ static void add_entries(const float (&ds)[terms], TileInputs inputs, Tensors& tensors,
                                                      float factor) {
     int entries[terms];
     inputs.visit_entries([&](auto& of_form) {
@@ -184,8 +184,8 @@ struct ScoreGradients {
   }
 
   /// The same without LaneLookups.
-  template <class Inputs>
-  __device__ __forceinline__ static void add_terms(const float (&ds)[terms], Inputs of_tile, Tensors& tensors,
+  template <class TileInputs>
+  __device__ __forceinline__ static void add_terms(const float (&ds)[terms], TileInputs of_tile, Tensors& tensors,
                                                    float factor) {
 #pragma unroll
     for (int group = 0; group < terms / 4; ++group) {

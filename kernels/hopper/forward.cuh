@@ -22,8 +22,8 @@
 //     int tile_queries, tile_keys;    128 or 64; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       stages of K, and of V; of Q
 //     bool query_in_registers;
-//     BiasTile bias_tile;             of a dense bias of Bias in shared memory (common/staged_tile.cuh)
-//     bool stages_lookups;            Bias has lookups, which are staged in shared memory (common/staged_lookups.cuh)
+//     BiasTile bias_tile;             of a dense bias of Inputs in shared memory (common/staged_tile.cuh)
+//     bool stages_lookups;            Inputs has lookups, which are staged in shared memory (common/staged_lookups.cuh)
 //     Pass pass;                      whether the call has two passes, and which one this is (arguments.cuh)
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared

@@ -23,13 +23,13 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none>::Type>;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::bias_tile,
-                                Config::stages_lookups>;
+  using TileInputs = FragmentInputs<typename Config::Inputs, FragmentRows::queries, Config::tile_keys,
+                                    Config::bias_tile, Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
   /// With inputs of the scores, and in the second pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
-  static constexpr bool masks_early = !masks_late && Config::Bias::leaves_registers && Config::pass != Pass::second;
+  static constexpr bool masks_early = !masks_late && Config::Inputs::leaves_registers && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
@@ -54,11 +54,11 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
-  __device__ __forceinline__ auto bias_of(const Tile& tile) const {
-    return Config::Bias::of(arguments.common.params, tile.pair(arguments.common.params));
+  __device__ __forceinline__ auto inputs_of_pair(const Tile& tile) const {
+    return Config::Inputs::of(arguments.common.params, tile.pair(arguments.common.params));
   }
 
-  __device__ __forceinline__ typename Inputs::Staged staged_inputs() const {
+  __device__ __forceinline__ typename TileInputs::Staged staged_inputs() const {
     return shared.inputs(warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32));
   }
 
@@ -66,15 +66,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// the tile before.
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
-    staged_inputs().tile().begin_copy(bias_of(tile), first_query_of(tile) - lane / 4,
+    staged_inputs().tile().begin_copy(inputs_of_pair(tile), first_query_of(tile) - lane / 4,
                                       first_key_of(tile, key_tile) - lane % 4 * 2);
   }
 
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
-  __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
-    const auto bias = bias_of(tile);
-    if (key_tile == 0) staged_inputs().begin_rows(bias, first_query_of(tile) - lane_index() / 4);
-    return {bias, first_query_of(tile), first_key_of(tile, key_tile), staged_inputs()};
+  __device__ __forceinline__ TileInputs inputs_of(const Tile& tile, int key_tile) const {
+    const auto of_pair = inputs_of_pair(tile);
+    if (key_tile == 0) staged_inputs().begin_rows(of_pair, first_query_of(tile) - lane_index() / 4);
+    return {of_pair, first_query_of(tile), first_key_of(tile, key_tile), staged_inputs()};
   }
 
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
@@ -96,7 +96,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs) {
+  __device__ __forceinline__ void apply_function(const Activation& activation, TileInputs& inputs) {
     activation.visit([&](const auto& function) {
       inputs.visit([&](auto& of_form) { apply_function_of_head(function, of_form); });
     });
@@ -176,7 +176,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     issue_scores(0, 0);
     Iterator next = now.after(queue);  // the key tile of the next Q K^T
     const auto first = Activation::of(arguments.common.params, queue[0].head);
-    Inputs first_inputs = inputs_of(queue[0], 0);
+    TileInputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (scores_release_query(now)) release_query(0);
@@ -206,7 +206,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       if (has_stored && !ends) release_query(now.number);
       // The parameters of the function and the inputs of the rows arrive from memory during the wait.
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
-      Inputs inputs = inputs_of(queue[next.number], next.key_tile);
+      TileInputs inputs = inputs_of(queue[next.number], next.key_tile);
       Valid valid;
       if (masks_early && !next.full) valid = valid_scores(queue[next.number], next.key_tile);
       warpgroup_wait<1>();

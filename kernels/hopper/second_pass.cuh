@@ -46,8 +46,8 @@ struct GuardedWhereNeeded {
     body(*this);
   }
 
-  template <class Inputs>
-  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {
+  template <class Values>
+  __device__ __forceinline__ void value_and_derivative(float x, const Values& in, float& f, float& derivative) const {
     unguarded.value_and_derivative(x, in, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
     // The ratios of factors are constants. A member would hide them from the compiler.

@@ -73,8 +73,8 @@ struct StoredTerms {
   };
 
   __device__ __forceinline__ void clear() {}
-  template <class Inputs>
-  __device__ __forceinline__ void note(const Inputs& /*inputs*/) {}
+  template <class TileInputs>
+  __device__ __forceinline__ void note(const TileInputs& /*inputs*/) {}
   __device__ __forceinline__ void end(const Tensors&, float) {}
 
   /// Stores the terms of a warp. `key` is its first row, and `query` its first column. Invalid scores have a term of 0.

@@ -23,9 +23,9 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   template <class Function>
   __device__ __forceinline__ void evaluate_function_of_head(const Function& function, const Tile& tile) {
     const float scale = score_scale<Function>(arguments.scale);
-    const auto bias = Config::Bias::of(arguments.common.params, tile.pair(arguments.common.params, position.head));
+    const auto of_pair = Config::Inputs::of(arguments.common.params, tile.pair(arguments.common.params, position.head));
     const ScoreIndex first = position.first_score(tile);
-    FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);
+    FragmentInputs<typename Config::Inputs, FragmentRows::keys> inputs(of_pair, first.key, first.query);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       float value[4], derivative[4];

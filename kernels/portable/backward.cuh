@@ -29,7 +29,7 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
-//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
 //     using Layout;                             packed_layout.cuh, mapped_layout.cuh or rows_layout.cuh
 //     using Epilogue;                           scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256

@@ -20,7 +20,7 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
-//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
 //     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
@@ -65,7 +65,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
                                      int first_key) {
   using Activation = typename Config::Activation;
   const auto mask = Config::Mask::of(params, pair);
-  const auto bias = Config::Bias::of(params, pair);
+  const auto of_pair = Config::Inputs::of(params, pair);
   const auto activation = Activation::of(params, pair.head);
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
 #pragma unroll
@@ -76,8 +76,8 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
     if constexpr (is_partial) {
       valid = mask.template rows<Valid>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
-    FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query + Scores::row(r, 0),
-                                                                        first_key + Scores::column(0, 0));
+    FragmentInputs<typename Config::Inputs, FragmentRows::queries> inputs(of_pair, first_query + Scores::row(r, 0),
+                                                                          first_key + Scores::column(0, 0));
 #pragma unroll
     for (int n = 0; n < Config::tile_keys / 8; ++n) {
       float gradient[4];

@@ -13,13 +13,13 @@ namespace gdpa::portable {
 
 /// Computes P = f(scale * S) and dS = dP * f'(scale * S), rounded to the element type, for columns
 /// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries.
-template <class Config, bool is_partial, class Inputs, int row_tiles, int columns, int depth>
+template <class Config, bool is_partial, class TileInputs, int row_tiles, int columns, int depth>
 __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& scores,
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
                               const ColumnScores<typename Config::Mask, columns / 8> (&valid)[row_tiles],
-                              const typename Config::Activation& activation, Inputs (&inputs)[row_tiles]) {
+                              const typename Config::Activation& activation, TileInputs (&inputs)[row_tiles]) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
 #pragma unroll
@@ -99,12 +99,12 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
                                                tiles.first_query + Scores::column(0, 0));
     }
   }
-  const auto bias = Config::Bias::of(params, pair);
+  const auto of_pair = Config::Inputs::of(params, pair);
   const auto activation = Config::Activation::of(params, pair.head);
-  FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, false, Config::Layout::owns_rows>
+  FragmentInputs<typename Config::Inputs, FragmentRows::keys, 0, BiasTile::none, false, Config::Layout::owns_rows>
       inputs[Tiles::row_tiles];
   for (int r = 0; r < Tiles::row_tiles; ++r) {
-    inputs[r] = {bias, tiles.first_key + Scores::row(r, 0), tiles.first_query + Scores::column(0, 0)};
+    inputs[r] = {of_pair, tiles.first_key + Scores::row(r, 0), tiles.first_query + Scores::column(0, 0)};
   }
   Scores scores;
   Scores dp;

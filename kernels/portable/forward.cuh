@@ -18,7 +18,7 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the forward functions of src/codegen/function.h
-//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
 //     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
@@ -72,11 +72,11 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
       valid[r] = mask.template rows<Valid>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
   }
-  const auto bias = Config::Bias::of(params, pair);
+  const auto of_pair = Config::Inputs::of(params, pair);
   const auto activation = Activation::of(params, pair.head);
-  FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs[row_tiles];
+  FragmentInputs<typename Config::Inputs, FragmentRows::queries> inputs[row_tiles];
   for (int r = 0; r < row_tiles; ++r) {
-    inputs[r] = {bias, first_query + Scores::row(r, 0), first_key + Scores::column(0, 0)};
+    inputs[r] = {of_pair, first_query + Scores::row(r, 0), first_key + Scores::column(0, 0)};
   }
   Scores scores;
   multiply_rows(scores, query, key);

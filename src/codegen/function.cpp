@@ -112,7 +112,7 @@ std::string shift_of(const Function& function, Accuracy accuracy) {
   if (function.of_sum() == nullptr) return "";
   const RealPrinter shift(function.shift(), function.inputs(), accuracy);
   return fmt::format(
-      "  __device__ __forceinline__ float shift(const Inputs& in) const {{\n"
+      "  __device__ __forceinline__ float shift(const InputValues& in) const {{\n"
       "{}"
       "    return {};\n"
       "  }}\n\n",
@@ -257,11 +257,11 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "  static constexpr bool clamps_at_zero = {};\n"
                       "  static constexpr bool bounds_scores = {};\n"
                       "{}{}{}{}{}"
-                      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
+                      "  __device__ __forceinline__ float value_of_finite(float x, const InputValues& in) const {{\n"
                       "{}{}"
                       "    return {};\n"
                       "  }}\n\n"
-                      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
+                      "  __device__ __forceinline__ float value(float x, const InputValues& in) const {{\n"
                       "{}"
                       "  }}\n"
                       "}};\n\n",
@@ -310,18 +310,19 @@ Struct backward_struct(std::string_view name, const Function& all, Accuracy accu
   std::optional<double> degree;
   if (!form.scales_scores) degree = all.facts().degree;
   const RealPrinter both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
-  return {fmt::format(
-      "struct {} {{\n"
-      "{}{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
-      "const {{\n"
-      "{}{}"
-      "    f = {};\n"
-      "    derivative = {};\n"
-      "  }}\n"
-      "}};\n\n",
-      name, members_of_backward(name, all, program, degree), shift_of(all, accuracy),
-      add_shift(all, program.score_factor), both.statements(), both.result(0), both.result(1))};
+  return {
+      fmt::format("struct {} {{\n"
+                  "{}{}"
+                  "  __device__ __forceinline__ void value_and_derivative(float x, const InputValues& in, float& f, "
+                  "float& derivative) "
+                  "const {{\n"
+                  "{}{}"
+                  "    f = {};\n"
+                  "    derivative = {};\n"
+                  "  }}\n"
+                  "}};\n\n",
+                  name, members_of_backward(name, all, program, degree), shift_of(all, accuracy),
+                  add_shift(all, program.score_factor), both.statements(), both.result(0), both.result(1))};
 }
 
 /// The inputs of a head, and whether f' may have a factor and lack 1.
@@ -516,12 +517,12 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "  static __device__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
       "    return {};\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
+      "  __device__ __forceinline__ float value_of_finite(float x, const InputValues& in) const {{\n"
       "    float result;\n"
       "    visit([&](const auto& f) {{ result = f.value_of_finite(x * f.score_factor, in); }});\n"
       "    return result;\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
+      "  __device__ __forceinline__ float value(float x, const InputValues& in) const {{\n"
       "    float result;\n"
       "    visit([&](const auto& f) {{ result = f.value(x * f.score_factor, in); }});\n"
       "    return result;\n"
@@ -546,7 +547,8 @@ std::string backward_text(std::string_view name, const Function& function, Accur
       "{}"
       "  __device__ __forceinline__ float value_factor() const {{ return 1.0f; }}\n"
       "  __device__ __forceinline__ float derivative_factor() const {{ return 1.0f; }}\n\n"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
+      "  __device__ __forceinline__ void value_and_derivative(float x, const InputValues& in, float& f, float& "
+      "derivative) "
       "const {{\n"
       "    visit([&](const auto& member) {{ member.value_and_derivative(x * member.score_factor, in, f, derivative); "
       "}});\n"

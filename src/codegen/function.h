@@ -29,8 +29,8 @@ struct ForwardForm {
   unsigned wanted_numbers = 0;
 };
 
-/// Returns the CUDA C++ of the function as structs. `tensor_types` is Problem::tensor_types. `Inputs` is the struct of
-/// the inputs at a position (inputs.h). Forward uses
+/// Returns the CUDA C++ of the function as structs. `tensor_types` is Problem::tensor_types. `InputValues` is the
+/// struct of the inputs at a position (inputs.h). Forward uses
 ///     struct Activation {
 ///       static constexpr bool scales_scores;       // the definition of x, as in ForwardForm
 ///       static constexpr float score_factor;
@@ -38,8 +38,8 @@ struct ForwardForm {
 ///       static constexpr bool clamps_at_zero;
 ///       static constexpr bool bounds_scores;
 ///       static __device__ Activation of(const gdpa::Params&, int head);  // with the numbers of the head
-///       __device__ float value(float x, const Inputs& in) const;
-///       __device__ float value_of_finite(float x, const Inputs& in) const;
+///       __device__ float value(float x, const InputValues& in) const;
+///       __device__ float value_of_finite(float x, const InputValues& in) const;
 ///       __device__ void visit(Body body) const;    // calls body(function) with the function of the head
 ///       static constexpr bool multiplies_query;    // Q is multiplied; in a list: for at least one head
 ///       // the factor of Q, 1 for a head for which Q is not multiplied
@@ -61,7 +61,7 @@ struct ForwardForm {
 ///                                                    // takes_constant_factors
 ///       __device__ float derivative_factor() const;  // the same
 ///       static constexpr bool derivative_lacks_one;  // false unless derivative_factor() may differ from 1
-///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
+///       __device__ void value_and_derivative(float x, const InputValues& in, float& f, float& derivative) const;
 ///     };
 /// It computes f / value_factor and f' / derivative_factor. With derivative_lacks_one, it computes f' /
 /// derivative_factor - 1, and dS is dP times this number, plus dP, in one instruction. Hopper's backward first uses

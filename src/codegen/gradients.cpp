@@ -168,7 +168,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
   return fmt::format(
       "{}#include \"common/parameter_sum.cuh\"\n\n"
       "// {}\n"
-      "struct Inputs {{\n{}}};\n\n"
+      "struct InputValues {{\n{}}};\n\n"
       "struct Gradients {{\n"
       "  using Sum = {};\n\n"
       "  gdpa::SequencePair pair;\n"
@@ -207,7 +207,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "      [[maybe_unused]] const int key = first_key + c;\n"
       "      const float dp = grad_p[c];\n"
       "{}"
-      "      [[maybe_unused]] const Inputs in{{{}}};\n"
+      "      [[maybe_unused]] const InputValues in{{{}}};\n"
       "{}{}"
       "    }}\n"
       "{}"

@@ -13,13 +13,13 @@ namespace gdpa::activation {
 bool has_inputs_at(const Function& function) { return !function.facts().reads_only_numbers; }
 
 std::string inputs_header(const Function& function) {
-  return fmt::format("#include \"common/no_bias.cuh\"\n{}",
+  return fmt::format("#include \"common/no_inputs.cuh\"\n{}",
                      function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
 }
 
 namespace {
 
-/// The members of Bias for StagedTile.
+/// The members of Inputs for StagedTile.
 std::string tile_source(const InputsPrinter& printer, std::size_t read, const std::string& copies) {
   const InputsText& text = printer.text();
   return fmt::format(
@@ -30,7 +30,7 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
       "  __device__ __forceinline__ auto tile_row_bytes() const {{ return stride{1}_{2}; }}\n"
       "  __device__ __forceinline__ int last_tile_query() const {{ return last{1}_{2}; }}\n"
       "  __device__ __forceinline__ int last_tile_key() const {{ return last{1}_{3}; }}\n\n"
-      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
       "const OfDifference& of_difference, float of_tile) const {{\n"
       "{4}    const float r{1} = of_tile;\n{5}"
       "    return {{{6}}};\n"
@@ -39,7 +39,7 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
       text.of_both, text.values);
 }
 
-/// The members of Bias for StagedLookups and LaneLookups.
+/// The members of Inputs for StagedLookups and LaneLookups.
 std::string lookups_source(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups,
                            const std::string& copies) {
   const std::vector<Input>& inputs = function.inputs();
@@ -89,7 +89,7 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
       "{}    return 0.0f;\n  }}\n"
       "{}"
       "  template <class Number, class Lookups>\n"
-      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
       "const OfDifference& of_difference, Number apart, const Lookups& lookups) const {{\n"
       "{}{}"
       "    return {{{}}};\n"
@@ -102,7 +102,7 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
 }  // namespace
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
-  if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
+  if (!has_inputs_at(function)) return "using InputValues = gdpa::NoValues;\n\n";
   const InputsPrinter printer(function, tensor_types);
   const InputsText& text = printer.text();
   const std::optional<std::size_t> tile = tile_read(function, tensor_types);
@@ -110,9 +110,9 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
   const std::string copies =
       text.of_query.copies("of_query") + text.of_key.copies("of_key") + text.of_difference.copies("of_difference");
   return fmt::format(
-      "struct Inputs {{\n{}}};\n\n"
-      "struct Bias {{\n"
-      "  using Inputs = ::Inputs;\n"
+      "struct InputValues {{\n{}}};\n\n"
+      "struct Inputs {{\n"
+      "  using Values = ::InputValues;\n"
       "  struct OfQuery {{\n{}  }};\n"
       "  struct OfKey {{\n{}  }};\n"
       "  struct OfDifference {{\n{}  }};\n"
@@ -120,12 +120,12 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  static constexpr bool reads_keys = {}, reads_differences = {};\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
-      "  Bias() = default;\n"
-      "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
+      "  Inputs() = default;\n"
+      "  __device__ __forceinline__ Inputs(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
       "{{\n"
       "{}"
       "  }}\n\n"
-      "  static __device__ __forceinline__ Bias of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
+      "  static __device__ __forceinline__ Inputs of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
       "    return {{params, pair}};\n"
       "  }}\n\n"
       "  __device__ __forceinline__ void end_group(int group) const {{\n"
@@ -143,7 +143,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "{}"
       "    return {{{}}};\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
       "const OfDifference& of_difference) const {{\n"
       "{}{}{}"
       "    return {{{}}};\n"

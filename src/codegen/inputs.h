@@ -10,7 +10,8 @@
 
 namespace gdpa::activation {
 
-/// Whether the function has an input that is not a number of its head, so that Config::Bias is the printed struct Bias.
+/// Whether the function has an input that is not a number of its head, so that Config::Inputs is the printed struct
+/// Inputs.
 bool has_inputs_at(const Function& function);
 
 /// The elements that the rows of a tile share.

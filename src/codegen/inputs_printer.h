@@ -46,7 +46,7 @@ struct InputsText {
   std::string tile_load;    ///< the statement of of_both that loads the element of tile_read()
   std::string of_both;      ///< statements; the arguments are `query` and `key`, and the variables of all sections
   std::string struct_members;
-  std::string values;  ///< the initializers of the struct Inputs
+  std::string values;  ///< the initializers of the struct InputValues
 
   /// All statements for one position, in an order in which each variable is declared before it is read.
   std::string at() const {
@@ -154,7 +154,8 @@ std::string lookup_index_source(const Function& function, const Lookup& lookup);
 /// Returns the includes of inputs_source().
 std::string inputs_header(const Function& function);
 
-/// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
+/// Returns `using InputValues = gdpa::NoValues;`, or the structs InputValues and Inputs. `tensor_types` is
+/// Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
 
 }  // namespace gdpa::activation

@@ -61,7 +61,7 @@ TEST(Degree, AReluOfUnscaledScoresIsLeftToTheRounding) {
     const std::string text = source("relu", accuracy, false);
     EXPECT_TRUE(holds(text, "scales_scores = false"));
     EXPECT_TRUE(holds(text, "clamps_at_zero = true"));
-    EXPECT_TRUE(holds(text, "value_of_finite(float x, const Inputs& in) const {\n    return x;\n"));
+    EXPECT_TRUE(holds(text, "value_of_finite(float x, const InputValues& in) const {\n    return x;\n"));
     EXPECT_TRUE(holds(source("gelu", accuracy, true), "clamps_at_zero = false"));
   }
 }

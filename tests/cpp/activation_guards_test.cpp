@@ -118,7 +118,7 @@ bool holds(const std::string& text, const char* part) { return text.find(part) !
 
 /// The body of value_of_finite.
 std::string of_finite(const std::string& source) {
-  const std::size_t begin = source.find("value_of_finite(float x, const Inputs& in)");
+  const std::size_t begin = source.find("value_of_finite(float x, const InputValues& in)");
   return source.substr(begin, source.find('}', begin) - begin);
 }
 

@@ -98,7 +98,8 @@ TEST(CudaSource, SaysTheFunctionAndTheHardwaresInstructions) {
   const Activation silu("silu");
   const std::string fast = cuda_source(silu.function(), Accuracy::fast);
   const std::string exact = cuda_source(silu.function(), Accuracy::exact);
-  EXPECT_NE(fast.find("// silu\nusing Inputs = gdpa::NoInputs;\n\nstruct Activation {"), std::string::npos) << fast;
+  EXPECT_NE(fast.find("// silu\nusing InputValues = gdpa::NoValues;\n\nstruct Activation {"), std::string::npos)
+      << fast;
   EXPECT_NE(fast.find("gdpa::fast::tanh"), std::string::npos) << fast;
   EXPECT_EQ(fast.find("exact::"), std::string::npos) << fast;
   EXPECT_NE(exact.find("gdpa::exact::sigmoid"), std::string::npos) << exact;

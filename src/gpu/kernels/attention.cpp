@@ -75,9 +75,9 @@ void write_attention(const AttentionKernel& kernel, const Expressions& expressio
 
 void write_inputs(const activation::Function* function, ConfigText& config) {
   if (function != nullptr && activation::has_inputs_at(*function)) {
-    config.type("Bias", "::Bias");
+    config.type("Inputs", "::Inputs");
   } else {
-    config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
+    config.type_of_header("Inputs", "gdpa::NoInputs", "common/no_inputs.cuh");
   }
 }
 

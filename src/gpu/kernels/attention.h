@@ -60,8 +60,8 @@ void write_attention(const AttentionKernel& kernel, const Expressions& expressio
 /// Writes Config::Mask.
 void write_mask(int tile_lists, const Expressions& expressions, ConfigText& config);
 
-/// Writes Config::Bias, the inputs of a score: the printed struct, or none. `function` is null if the kernel evaluates
-/// no function or reads the inputs in another way.
+/// Writes Config::Inputs, the inputs of a score: the printed struct, or none. `function` is null if the kernel
+/// evaluates no function or reads the inputs in another way.
 void write_inputs(const activation::Function* function, ConfigText& config);
 
 /// The condition of a mask expression; empty without one. `mask_types` is Problem::mask_types.

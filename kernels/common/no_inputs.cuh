@@ -1,16 +1,16 @@
-// Config::Bias for a function that reads only the score and numbers of its head. A bias supplies the inputs of the
-// function at one position: positions, and elements of tensors. docs/kernels/add-a-bias.md lists the members of a bias.
+// Config::Inputs for a function that reads only the score and numbers of its head. The struct supplies the inputs of
+// the function at one position: positions, and elements of tensors. docs/kernels/add-a-bias.md lists its members.
 #pragma once
 
 #include "common/sequence.cuh"
 
 namespace gdpa {
 
-/// The inputs of a function that has none.
-struct NoInputs {};
+/// The values of the inputs of a function that has none.
+struct NoValues {};
 
-struct NoBias {
-  using Inputs = NoInputs;
+struct NoInputs {
+  using Values = NoValues;
   struct OfQuery {};
   struct OfKey {};
   struct OfDifference {};
@@ -19,7 +19,7 @@ struct NoBias {
   /// Whether OfKey, or OfDifference, has elements of tensors.
   static constexpr bool reads_keys = false, reads_differences = false;
 
-  GDPA_HOST_DEVICE static NoBias of(const Params&, const SequencePair&) { return {}; }
+  GDPA_HOST_DEVICE static NoInputs of(const Params&, const SequencePair&) { return {}; }
 
   /// The parts of the inputs that depend only on the query, only on the key, or only on the difference of their
   /// positions. In a partial tile, the query and the key may be beyond their sequences.
@@ -31,8 +31,8 @@ struct NoBias {
   /// otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
   GDPA_HOST_DEVICE void end_group(int /*group*/) const {}
 
-  /// Returns the inputs of the function for one score, from its parts.
-  GDPA_HOST_DEVICE Inputs at(int /*query*/, int /*key*/, const OfQuery&, const OfKey&, const OfDifference&) const {
+  /// Returns the values of the inputs for one score, from the parts.
+  GDPA_HOST_DEVICE Values at(int /*query*/, int /*key*/, const OfQuery&, const OfKey&, const OfDifference&) const {
     return {};
   }
 };
