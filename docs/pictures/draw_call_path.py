@@ -59,10 +59,10 @@ STEPS = (
     ),
     Step(
         "kernels/hopper/forward.cuh",
-        "forward -> ForwardConsumer::run",
+        "forward -> ForwardConsumer::run -> issue_scores",
         (
-            ("schedule_tiles", "tile_scheduler.cuh", "the tile scheduler warp"),
-            ("load_keys, ...", "key_producer.cuh", "the producer warps: TMA loads"),
+            ("schedule_tiles", "kernels/pipeline/tile_scheduler.cuh", "the tile scheduler warp"),
+            ("load_keys, ...", "query_major_producer.cuh", "the producer warps: TMA loads"),
             ("store_through_query, ...", "forward_epilogue.cuh", "scales, rounds and stores O"),
         ),
         DEVICE,

@@ -2,15 +2,15 @@
 // zero. The tile scheduler warp writes it.
 #pragma once
 
-#include "hopper/forward_products.cuh"
+#include "hopper/forward_storage.cuh"
 #include "hopper/rows.cuh"
 
 namespace gdpa::hopper {
 
-/// Stores O through shared memory or from registers.
-template <class Config>
-struct ForwardEpilogue : ForwardProducts<Config> {
-  using Base = ForwardProducts<Config>;
+/// Stores O through shared memory or from registers. Products has the accumulators (forward.cuh).
+template <class Config, class Products>
+struct ForwardEpilogue : Products {
+  using Base = Products;
   using Base::arguments, Base::columns_v, Base::leads, Base::output, Base::own_barrier, Base::shared, Base::warpgroup;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 

@@ -210,6 +210,7 @@ Plan explain(const Problem& problem, const Params& params, const Expressions& ex
     GpuKernel& kernel = plan.kernels.emplace_back();
     if (chosen.launches[i].clears()) {
       kernel.name = "clear memory";
+      kernel.architecture = target.architecture;
       continue;
     }
     kernel = compiled[next++].kernel;
