@@ -695,6 +695,21 @@ Problem problem_with_map() {
   return problem;
 }
 
+TEST(GpuPlan, EntriesInTheOrderOfTheirKeysHaveMemoryForAllEntriesAndForTheEndOfTheLastSequence) {
+  for (const int64_t batch : {1, 64, 65, 500}) {  // 64 numbers fill the alignment
+    for (const int64_t sequences : {1, 64, 500}) {
+      Problem problem = problem_with_map();
+      problem.batch = batch;
+      problem.mapped_entries = sequences;
+      const GpuPlan of_call = plan_of(problem);
+      const SequencesPlan& plan = of_call.sequences;
+      EXPECT_GE(plan.first_entry - plan.entries, 4 * batch) << batch << ", " << sequences;
+      EXPECT_GE(plan.merged_entries - plan.first_entry, 4 * (sequences + 1)) << batch << ", " << sequences;
+      EXPECT_GE(of_call.workspace.bytes() - plan.merged_entries, 4 * batch) << batch << ", " << sequences;
+    }
+  }
+}
+
 TEST(GpuPlan, BackwardWithABatchMapHasTheTilesOfTheSequencesOfKeysAndNoSumsOfDKAndDV) {
   const Problem problem = problem_with_map();
   for (const GpuPlan& plan : {plan_of(problem), hopper_plan_of(problem)}) {
@@ -1187,7 +1202,9 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_TRUE(scales_scores(problem, "relu", 0));
   EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
   EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
-  EXPECT_TRUE(scales_scores(problem_of(Direction::forward, DType::float16), "relu", 1e-3));
+  const Problem float16 = problem_of(Direction::forward, DType::float16);
+  EXPECT_TRUE(scales_scores(float16, "relu", 1e-3));
+  EXPECT_TRUE(kernel_of<HopperForward>(plan_with_scale(float16, "relu", 1e-3, true)).scales_scores);
   const GpuPlan backward = plan_with_scale(problem_of(Direction::backward), "relu", 1e-3);
   EXPECT_TRUE(kernel_of<PortableBackward>(backward).scales_scores);
   EXPECT_EQ(backward.output_factor, 1);
