@@ -410,8 +410,9 @@ def test_explain_needs_no_numbers_of_tensors(nvrtc: str) -> None:
         names = [kernel["name"] for kernel in plan["backward"]["kernels"]]
         return [name.removeprefix("portable: ").split()[0] for name in names]
 
-    assert kernels() == ["backward", "parameter_gradients", "round_parameters", "reduce"]
-    assert kernels("--tensor-gradients", "none") == ["backward", "reduce"]
+    # The sums of the gradients are cleared first.
+    assert kernels() == ["clear", "clear", "backward", "parameter_gradients", "round_parameters", "reduce"]
+    assert kernels("--tensor-gradients", "none") == ["clear", "backward", "reduce"]
 
 
 @pytest.mark.parametrize("letters", ["qq", "x", "q,k", ""])
@@ -729,8 +730,10 @@ def test_compile_needs_a_gpu_or_an_architecture() -> None:
 
 def test_explain_lists_the_kernels_for_an_architecture(nvrtc: str) -> None:
     plan = json.loads(succeed("explain", "--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--json"))
-    assert [kernel["name"].split()[1] for kernel in plan["backward"]["kernels"]] == ["backward", "reduce"]
-    for kernel in plan["backward"]["kernels"]:
+    clearing, *kernels = plan["backward"]["kernels"]
+    assert (clearing["name"], clearing["architecture"]) == ("clear memory", "sm_80")
+    assert [kernel["name"].split()[1] for kernel in kernels] == ["backward", "reduce"]
+    for kernel in kernels:
         assert kernel["architecture"] == "sm_80"
         assert 0 < kernel["registers"] <= 255 and kernel["threads"] % 32 == 0
     assert "floor_ms" not in plan["forward"] and "rates" not in plan
