@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/target.h"
 #include "fake_driver.h"
 #include "gdpa/gdpa.h"
 #include "gdpa/system.h"
+#include "gpu/target.h"
 #include "gradient_layout.h"
 #include "jit/nvrtc.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/driver.h"
 #include "gdpa/plan.h"
+#include "gpu/driver.h"
 
 namespace gdpa::test {
 
@@ -92,7 +92,7 @@ class GuardedMemory {
     std::memcpy(host_.data() + guard, content.data(), content.size());
     gpu::check(gpu::Driver::get().allocate_async(&address_, host_.size(), gpu.stream()), "allocating memory");
     gpu::check(DriverOfTests::get().copy_to_device(address_, host_.data(), host_.size(), gpu.stream()),
-                "copying to the GPU");
+               "copying to the GPU");
   }
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
@@ -103,7 +103,7 @@ class GuardedMemory {
   /// Copies the memory to the host and waits for all work on the stream.
   void fetch() {
     gpu::check(DriverOfTests::get().copy_to_host(host_.data(), address_, host_.size(), gpu_.stream()),
-                "copying from the GPU");
+               "copying from the GPU");
     gpu_.synchronize();
   }
 

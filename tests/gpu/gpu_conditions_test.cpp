@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "codegen/condition.h"
-#include "gpu/driver.h"
-#include "gpu/target.h"
 #include "definition/params.h"
 #include "device.h"
 #include "expression/function.h"
 #include "fmt/format.h"
 #include "gdpa/mask_expression.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "jit/images.h"
 
 namespace gdpa::test {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "codegen/function.h"
-#include "gpu/driver.h"
-#include "gpu/target.h"
 #include "device.h"
 #include "expression/function.h"
 #include "fmt/format.h"
 #include "gdpa/activation.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "jit/images.h"
 
 namespace gdpa::test {
@@ -91,7 +91,7 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
   constexpr unsigned threads = 256;
   const auto blocks = static_cast<unsigned>((scores().size() + threads - 1) / threads);
   gpu::check(driver.launch(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.stream(), parameters, nullptr),
-              "launching the kernel");
+             "launching the kernel");
   const auto numbers = [&](GuardedMemory& memory) {
     memory.fetch();
     std::vector<float> result(scores().size());

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "gpu/driver.h"
-#include "gpu/target.h"
 #include "device.h"
 #include "gdpa/attention.h"
+#include "gpu/driver.h"
+#include "gpu/target.h"
 #include "jit/images.h"
 #include "promise.h"
 #include "score_problem.h"

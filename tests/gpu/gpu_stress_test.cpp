@@ -25,9 +25,9 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/target.h"
 #include "device.h"
 #include "gdpa/gdpa.h"
+#include "gpu/target.h"
 #include "jit/nvrtc.h"
 #include "reference.h"
 #include "strided.h"
@@ -145,7 +145,7 @@ extern "C" __global__ void count_errors(const unsigned short* result, const floa
     constexpr unsigned threads = 256, most_ctas = 64;
     const unsigned ctas = std::clamp((elements + threads - 1) / threads, 1u, most_ctas);
     gpu::check(gpu::Driver::get().launch(kernel, ctas, 1, 1, threads, 1, 1, 0, gpu_.stream(), arguments, nullptr),
-                "comparing results");
+               "comparing results");
   }
 
   const Gpu& gpu_;
@@ -309,8 +309,8 @@ class Stress {
     for (const auto& result : call.results) {
       views.push_back(result->view);
       gpu::check(gpu::Driver::get().fill_async(reinterpret_cast<gpu::DevicePointer>(result->now.data()), 0xff,
-                                                 result->poison().size(), gpu_.stream()),
-                  "filling a result with NaN");
+                                               result->poison().size(), gpu_.stream()),
+                 "filling a result with NaN");
     }
     attention_.deterministic = call.deterministic;
     call.run(attention_, views);
@@ -416,9 +416,9 @@ class Stress {
     write(result.expected, bytes_of(rounded.data(), rounded.size() * sizeof(float)));
   }
   void write(GuardedMemory& memory, const std::vector<std::byte>& content) const {
-    gpu::check(DriverOfTests::get().copy_to_device(reinterpret_cast<gpu::DevicePointer>(memory.data()),
-                                                    content.data(), content.size(), gpu_.stream()),
-                "copying to the GPU");
+    gpu::check(DriverOfTests::get().copy_to_device(reinterpret_cast<gpu::DevicePointer>(memory.data()), content.data(),
+                                                   content.size(), gpu_.stream()),
+               "copying to the GPU");
     gpu_.synchronize();
   }
 
