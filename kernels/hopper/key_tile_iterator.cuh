@@ -1,6 +1,7 @@
 // The key tiles of a CTA's query tiles, one after the other, as a consumer warpgroup visits them.
 #pragma once
 
+#include "hopper/arguments.cuh"
 #include "pipeline/tile_scheduler.cuh"
 
 namespace gdpa::hopper {

@@ -6,8 +6,8 @@
 
 namespace gdpa::pipeline {
 
-/// Waits until the previous kernel of the stream has ended and its writes are visible. Every Hopper kernel begins with
-/// this call (src/gpu/kernels/hopper.cpp), by all threads. Without a dependent launch, it returns at once.
+/// Waits until the previous kernel of the stream has ended and its writes are visible. Every kernel of these
+/// families begins with this call, by all threads. Without a dependent launch, it returns at once.
 __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
   fence_proxy_async_global();
