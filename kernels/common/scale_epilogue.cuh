@@ -14,6 +14,7 @@ struct ScaledRow {
   GDPA_HOST_DEVICE float operator()(float accumulator, int /*column*/) const { return accumulator * factor; }
 };
 
+/// Only forward calls of(). Backward knows an epilogue by scale_of() alone, so src/api applies a factor of a row to dO.
 struct ScaleEpilogue {
   float factor;
 

@@ -94,8 +94,8 @@ def normed_attention(
         T  = out_scale * f(scale * Q' K^T) V + Q'           in each head
         Y  = RMSNorm(T) + residual                          over the H * d columns of a row
 
-    The kernels of attention add Q' to the output, and in backward the gradient of T to the gradient of Q'. Each norm is
-    one kernel. Compared with separate operations, this saves two passes over the rows.
+    On a GPU, one kernel after attention adds Q' to the output, and in backward the gradient of T to the gradient of Q'.
+    Each norm is one kernel.
 
     Args:
         query: (T_q, H * d), or (T_q, H, d).
