@@ -59,7 +59,7 @@ concept Specification = requires(const Spec& spec, const Expressions& expression
   { Spec::reads_function } -> std::convertible_to<bool>;
   { Spec::reads_mask } -> std::convertible_to<bool>;
   { spec.source(expressions) } -> std::same_as<SourceParts>;
-  { spec <=> spec } -> std::same_as<std::strong_ordering>;
+  { spec <=> spec } -> std::same_as<std::strong_ordering>;  // NOLINT(misc-redundant-expression)
 };
 
 class Kernel {
