@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from gdpa.bench import command
 from gdpa.bench.plot import Panel, draw
@@ -104,6 +101,11 @@ class Table:
         return f"## {self.heading}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def show(self) -> None:
+        # Here, so that --help needs PyTorch alone.
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
         table = RichTable(title=self.heading, title_justify="left")
         for index, column in enumerate(self.columns):
             table.add_column(column, justify="left" if index < self.texts else "right")
