@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,6 +56,8 @@ def data_file() -> Path:
 
 def load(users: int | None = None) -> Histories:
     """Returns the histories of the first `users` users, or of all users."""
+    import numpy as np  # here, so that --help needs PyTorch alone
+
     user, item, rating, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)
     order = np.lexsort((time, user))
     _, lengths = np.unique(user, return_counts=True)
