@@ -58,7 +58,7 @@ void run_plan(const GpuPlan& plan, const Problem& problem, const Params& params,
   auto* const address = static_cast<std::byte*>(memory.at(0));
   const CommonArguments common = plan.common_arguments(problem, params, address);
   const BoundCall call{problem, params, common, address};
-  alignas(std::max_align_t) std::array<std::byte, Launch::most_argument_bytes> arguments;
+  alignas(Launch::argument_alignment) std::array<std::byte, Launch::most_argument_bytes> arguments;
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
     const Launch& launch = plan.launches[i];
     if (launch.clears()) {

@@ -23,6 +23,7 @@ struct Cleared {
 
 class Launch {
  public:
+  static constexpr std::size_t argument_alignment = 64;     ///< of tensor maps
   static constexpr std::size_t most_argument_bytes = 8192;  ///< a driver of CUDA 12.1 or later takes four times as many
 
   /// Runs a kernel with `ctas` CTAs, or an upper bound of them. `fill(bound_call)` returns its arguments.
@@ -30,7 +31,8 @@ class Launch {
   requires std::same_as < std::invoke_result_t<const Fill&, const BoundCall&>,
   typename Spec::Arguments > static Launch of(Spec spec, int64_t ctas, Fill fill) {
     using Arguments = typename Spec::Arguments;
-    static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= most_argument_bytes);
+    static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= most_argument_bytes &&
+                  alignof(Arguments) <= argument_alignment);
     Launch launch;
     launch.kernel_.emplace(std::move(spec));
     launch.ctas_ = ctas;
@@ -62,7 +64,7 @@ class Launch {
   int64_t ctas() const { return ctas_; }
   bool overlaps_previous() const { return overlaps_previous_; }
 
-  /// Writes the arguments of the kernel to `arguments`, memory of most_argument_bytes bytes.
+  /// Writes the arguments of the kernel to `arguments`, aligned memory of most_argument_bytes bytes.
   void fill(const BoundCall& call, void* arguments) const { fill_(call, arguments); }
 
   /// The specification of the kernel, or null if the launch runs another kernel or clears memory.

@@ -130,7 +130,7 @@ template <class Spec>
 typename Spec::Arguments arguments_of(const GpuPlan& plan, const Problem& problem, std::size_t n = 0) {
   const Params params;
   const CommonArguments common = plan.common_arguments(problem, params, test_workspace);
-  alignas(std::max_align_t) std::byte memory[Launch::most_argument_bytes];
+  alignas(Launch::argument_alignment) std::byte memory[Launch::most_argument_bytes];
   launch_of<Spec>(plan, n).fill({problem, params, common, test_workspace}, memory);
   return *reinterpret_cast<typename Spec::Arguments*>(memory);
 }
