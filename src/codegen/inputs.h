@@ -14,9 +14,6 @@ namespace gdpa::activation {
 /// Inputs.
 bool has_inputs_at(const Function& function);
 
-/// The elements that the rows of a tile share.
-inline int reads_of_lines(const Function& function) { return function.facts().reads_of_lines(); }
-
 /// The expression whose inputs are printed. A mask uses all of its inputs as an index does: with their own types.
 enum class Expression { function, mask };
 

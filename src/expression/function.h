@@ -80,9 +80,6 @@ class Function {
   /// What plans need to know about the function, computed at the first call.
   const FunctionFacts& facts() const;
 
-  /// Whether f, or a function of the list, has such bounds. For f(s) = g(s + e), these are bounds of the sum.
-  bool bounds_scores() const { return facts().bounds_scores; }
-
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
   bool has_guards() const { return unguarded_value_and_derivative_.steps.size() < value_and_derivative_.steps.size(); }

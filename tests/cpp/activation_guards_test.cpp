@@ -143,9 +143,9 @@ TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
 /// Hopper's forward has a first pass without the guards only if the function says that there are some.
 TEST(Guards, OfASumAreOutsideOfTheFunctionForFiniteScoresToo) {
   const Activation sum("silu(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"});
-  EXPECT_TRUE(sum.function().bounds_scores());
-  EXPECT_TRUE(Activation("silu; tanh").function().bounds_scores());
-  EXPECT_FALSE(Activation("tanh(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"}).function().bounds_scores());
+  EXPECT_TRUE(sum.function().facts().bounds_scores);
+  EXPECT_TRUE(Activation("silu; tanh").function().facts().bounds_scores);
+  EXPECT_FALSE(Activation("tanh(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"}).function().facts().bounds_scores);
 }
 
 TEST(Guards, AreMultipliedByTheFactorOfTheScore) {

@@ -24,9 +24,6 @@ std::string_view in_description(hopper::Pass pass);
 /// Shared memory of a CTA that the Hopper kernels need.
 constexpr int hopper_shared_kilobytes = 227;
 
-/// Bytes of a CTA that a tile may take.
-constexpr int hopper_shared_bytes = hopper_shared_kilobytes * 1024;
-
 inline int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
 }  // namespace gdpa::gpu

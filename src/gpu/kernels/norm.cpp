@@ -78,6 +78,15 @@ void write_rows(const NormRowsKernel& kernel, ConfigText& config) {
   config.number("columns", kernel.columns);
 }
 
+void write_operands(const NormOperandsKernel& kernel, ConfigText& config) {
+  write_rows(kernel, config);
+  config.flag("aligned", kernel.aligned);
+  config.flag("is_layer", kernel.is_layer);
+  config.flag("has_weight", kernel.has_weight);
+  config.flag("has_bias", kernel.has_bias);
+  config.flag("has_gate", kernel.has_gate);
+}
+
 std::string describe_norm(const KernelNames& names, const NormRowsKernel& kernel) {
   return fmt::format("{}: {} {} of {} columns", names.family, names.name, in_source(kernel.element), kernel.columns);
 }
@@ -104,6 +113,16 @@ int64_t ctas_of(const Norm& norm, int64_t threads, const Gpu& gpu) {
   const Threads of(norm.x);
   const int64_t most = ctas_of_multiprocessor(norm, threads) * gpu.multiprocessors;
   return std::clamp<int64_t>(divide_up(norm.x.sizes[0], of.of_cta / of.of_row), 1, most);
+}
+
+NormOperandsKernel operands_kernel_of(const Norm& norm, bool aligned, int64_t threads) {
+  return {rows_kernel_of(norm),
+          aligned,
+          norm.kind == Norm::Kind::layer,
+          norm.weight.has_value(),
+          norm.bias.has_value(),
+          norm.gate.has_value(),
+          static_cast<int>(ctas_of_multiprocessor(norm, threads))};
 }
 
 int sums_of(const NormGradients& gradients) {
@@ -138,24 +157,14 @@ std::string NormReduceKernel::description() const { return describe_norm(names, 
 
 SourceParts NormKernel::source(const Expressions& /*expressions*/) const {
   ConfigText config;
-  write_rows(*this, config);
-  config.flag("aligned", aligned);
-  config.flag("is_layer", is_layer);
-  config.flag("has_weight", has_weight);
-  config.flag("has_bias", has_bias);
-  config.flag("has_gate", has_gate);
+  write_operands(*this, config);
   config.flag("has_residual", has_residual);
   return {.config = config.text(), .ctas = ctas};
 }
 
 SourceParts NormBackwardKernel::source(const Expressions& /*expressions*/) const {
   ConfigText config;
-  write_rows(*this, config);
-  config.flag("aligned", aligned);
-  config.flag("is_layer", is_layer);
-  config.flag("has_weight", has_weight);
-  config.flag("has_bias", has_bias);
-  config.flag("has_gate", has_gate);
+  write_operands(*this, config);
   config.flag("computes_x", computes_x);
   config.flag("computes_gate", computes_gate);
   config.flag("computes_weight", computes_weight);
@@ -171,27 +180,15 @@ SourceParts NormReduceKernel::source(const Expressions& /*expressions*/) const {
 
 NormStep norm_step(const Norm& norm, bool aligned, const Gpu& gpu) {
   const int64_t threads = forward_threads(norm, aligned);
-  const NormKernel kernel{rows_kernel_of(norm),           aligned,
-                          norm.kind == Norm::Kind::layer, norm.weight.has_value(),
-                          norm.bias.has_value(),          norm.gate.has_value(),
-                          norm.residual.has_value(),      static_cast<int>(ctas_of_multiprocessor(norm, threads))};
+  const NormKernel kernel{operands_kernel_of(norm, aligned, threads), norm.residual.has_value()};
   return {Kernel(kernel), ctas_of(norm, threads, gpu)};
 }
 
 std::vector<NormStep> norm_backward_steps(const Norm& norm, const NormGradients& gradients, bool aligned,
                                           const Gpu& gpu) {
   const int64_t threads = backward_threads(norm, aligned);
-  const NormBackwardKernel kernel{rows_kernel_of(norm),
-                                  aligned,
-                                  norm.kind == Norm::Kind::layer,
-                                  norm.weight.has_value(),
-                                  norm.bias.has_value(),
-                                  norm.gate.has_value(),
-                                  is_wanted(gradients.x),
-                                  is_wanted(gradients.gate),
-                                  is_wanted(gradients.weight),
-                                  is_wanted(gradients.bias),
-                                  static_cast<int>(ctas_of_multiprocessor(norm, threads))};
+  const NormBackwardKernel kernel{operands_kernel_of(norm, aligned, threads), is_wanted(gradients.x),
+                                  is_wanted(gradients.gate), is_wanted(gradients.weight), is_wanted(gradients.bias)};
   std::vector<NormStep> steps = {{Kernel(kernel), ctas_of(norm, threads, gpu)}};
   const int sums = sums_of(gradients);
   if (sums == 0) return steps;

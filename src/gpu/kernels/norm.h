@@ -23,14 +23,20 @@ struct NormRowsKernel {
   auto operator<=>(const NormRowsKernel&) const = default;
 };
 
-struct NormKernel : NormRowsKernel {
+/// The members of the kernels that read the rows.
+struct NormOperandsKernel : NormRowsKernel {
   bool aligned = false;
   bool is_layer = false;  ///< otherwise rms
   bool has_weight = false;
   bool has_bias = false;
   bool has_gate = false;
-  bool has_residual = false;
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
+
+  auto operator<=>(const NormOperandsKernel&) const = default;
+};
+
+struct NormKernel : NormOperandsKernel {
+  bool has_residual = false;
 
   using Arguments = portable::NormArguments;
   static constexpr KernelNames names = {"portable", "norm", "norm", "NormArguments"};
@@ -39,17 +45,11 @@ struct NormKernel : NormRowsKernel {
   SourceParts source(const Expressions& expressions) const;
 };
 
-struct NormBackwardKernel : NormRowsKernel {
-  bool aligned = false;
-  bool is_layer = false;
-  bool has_weight = false;
-  bool has_bias = false;
-  bool has_gate = false;
+struct NormBackwardKernel : NormOperandsKernel {
   bool computes_x = false;  ///< which gradients are computed
   bool computes_gate = false;
   bool computes_weight = false;
   bool computes_bias = false;
-  int ctas = 1;
 
   using Arguments = portable::NormBackwardArguments;
   static constexpr KernelNames names = {"portable", "norm_backward", "norm_backward", "NormBackwardArguments"};
