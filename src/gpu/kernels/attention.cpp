@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "codegen/condition.h"
 #include "codegen/inputs.h"
 #include "gpu/tile_lists.h"
 
@@ -44,23 +43,14 @@ AttentionKernel attention_kernel_for(const Call& call) {
 FunctionForm function_form_for(const Call& call) { return {call.problem.tensor_types, accuracy_of(call.problem)}; }
 
 void choose_mask(const Call& call, bool reads_query_lists, AttentionKernel& kernel, GpuPlan& plan) {
-  kernel.mask_types = call.problem.mask_types;
-  kernel.tile_lists = lists_of_tiles(call.problem, kernel.tile_queries, kernel.tile_keys, reads_query_lists, plan);
-}
-
-void write_mask(int tile_lists, const Expressions& expressions, ConfigText& config) {
-  if (expressions.mask != nullptr) {
-    config.type_of_header("Mask", fmt::format("gdpa::ExpressionMask<::Condition, {}>", tile_lists),
-                          "common/expression_mask.cuh");
-  } else {
-    config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
-  }
+  static_cast<MaskForm&>(kernel) = mask_form_for(
+      call.problem, lists_of_tiles(call.problem, kernel.tile_queries, kernel.tile_keys, reads_query_lists, plan));
 }
 
 void write_attention(const AttentionKernel& kernel, const Expressions& expressions, ConfigText& config) {
   config.type("Element", fmt::format("gdpa::{}", in_source(kernel.element)));
   config.flag("aligned", kernel.aligned);
-  write_mask(kernel.tile_lists, expressions, config);
+  write_mask(kernel, expressions, config);
   if (kernel.has_row_scale) {
     config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
   } else {
@@ -79,12 +69,6 @@ void write_inputs(const activation::Function* function, ConfigText& config) {
   } else {
     config.type_of_header("Inputs", "gdpa::NoInputs", "common/no_inputs.cuh");
   }
-}
-
-std::string condition_of(const Expressions& expressions, unsigned mask_types) {
-  if (expressions.mask == nullptr) return {};
-  return "#include \"common/fragment_columns.cuh\"\n#include \"common/index.cuh\"\n" +
-         activation::condition_source(*expressions.mask, mask_types);
 }
 
 std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets) {

@@ -9,6 +9,7 @@
 #include "gpu/call.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel.h"
+#include "gpu/kernels/mask.h"
 
 namespace gdpa::gpu {
 
@@ -20,7 +21,7 @@ enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float3
 GpuElement element_of(const Problem& problem);
 std::string_view in_source(GpuElement element);
 
-struct AttentionKernel {
+struct AttentionKernel : MaskForm {
   GpuElement element = GpuElement::bfloat16;
   int head_dim = 0;
   int head_dim_v = 0;
@@ -31,8 +32,6 @@ struct AttentionKernel {
   bool aligned = false;
   bool has_output_offsets = false;  ///< O and dO have rows of their own
   bool has_row_scale = false;       ///< out_scale has one number for each query
-  unsigned mask_types = 0;          ///< of the tensors that a mask expression reads, as in Problem
-  int tile_lists = 0;               ///< with a mask expression: the index in Params::tile_lists
 
   auto operator<=>(const AttentionKernel&) const = default;
 };
@@ -57,15 +56,9 @@ void choose_mask(const Call& call, bool reads_query_lists, AttentionKernel& kern
 /// Writes the members of Config that all of these kernels have: Element, Mask, Epilogue, and the sizes.
 void write_attention(const AttentionKernel& kernel, const Expressions& expressions, ConfigText& config);
 
-/// Writes Config::Mask.
-void write_mask(int tile_lists, const Expressions& expressions, ConfigText& config);
-
 /// Writes Config::Inputs, the inputs of a score: the printed struct, or none. `function` is null if the kernel
 /// evaluates no function or reads the inputs in another way.
 void write_inputs(const activation::Function* function, ConfigText& config);
-
-/// The condition of a mask expression; empty without one. `mask_types` is Problem::mask_types.
-std::string condition_of(const Expressions& expressions, unsigned mask_types);
 
 /// The text of Config::Layout. `operands` is a layout in the namespace `scope` ("gdpa::").
 std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets);

@@ -12,9 +12,8 @@
 
 namespace gdpa::gpu {
 
-struct CheckIndices {
+struct CheckIndices : MaskForm {
   unsigned tensor_types = 0;
-  unsigned mask_types = 0;
   bool has_pages = false;
 
   using Arguments = portable::CheckIndicesArguments;
@@ -23,7 +22,7 @@ struct CheckIndices {
   auto operator<=>(const CheckIndices&) const = default;
 
   SourceParts source(const Expressions& expressions) const {
-    std::string text = condition_of(expressions, mask_types) + "#include \"common/index.cuh\"\n\n" +
+    std::string text = condition_of(*this, expressions) + "#include \"common/index.cuh\"\n\n" +
                        activation::index_check_source("FunctionIndices", expressions.function, tensor_types,
                                                       activation::Expression::function);
     if (expressions.mask != nullptr) {
@@ -31,7 +30,7 @@ struct CheckIndices {
           activation::index_check_source("MaskIndices", *expressions.mask, mask_types, activation::Expression::mask);
     }
     ConfigText config;
-    write_mask(0, expressions, config);
+    write_mask(*this, expressions, config);
     config.type("FunctionIndices", "::FunctionIndices");
     config.type("MaskIndices", expressions.mask != nullptr ? "::MaskIndices" : "gdpa::portable::NoIndices");
     config.type_of_header("Layout", has_pages ? "gdpa::PagedLayout" : "gdpa::PackedLayout",
@@ -45,7 +44,7 @@ inline std::optional<Launch> check_indices(const Call& call) {
   const activation::Function* const mask = call.expressions.mask;
   const bool has_reads = call.facts().reads > 0 || (mask != nullptr && mask->facts().reads > 0);
   if (!has_reads || !checks_indices()) return std::nullopt;
-  const CheckIndices kernel{call.problem.tensor_types, call.problem.mask_types, call.problem.has_pages()};
+  const CheckIndices kernel{mask_form_for(call.problem, 0), call.problem.tensor_types, call.problem.has_pages()};
   return Launch::of(kernel, 1, [](const BoundCall& bound) { return bound.common; });
 }
 

@@ -12,13 +12,11 @@
 
 namespace gdpa::gpu {
 
-struct CompleteTerms {
+struct CompleteTerms : MaskForm {
   ParameterSum sum = ParameterSum::bfloat16_term;
   int tensor = 0;  ///< whose gradient has the terms
   int tile_queries = 0;
   int tile_keys = 0;
-  unsigned mask_types = 0;
-  int tile_lists = 0;
 
   using Arguments = hopper::CompleteTermsArguments;
   static constexpr KernelNames names = {"hopper", "complete_terms", "stored_terms", "CompleteTermsArguments", ""};
@@ -31,9 +29,9 @@ struct CompleteTerms {
     config.number("tensor", tensor);
     config.number("tile_queries", tile_queries);
     config.number("tile_keys", tile_keys);
-    write_mask(tile_lists, expressions, config);
+    write_mask(*this, expressions, config);
     config.type_of_header("Layout", "gdpa::pipeline::PackedLayout", "pipeline/packed_layout.cuh");
-    return hopper_source(condition_of(expressions, mask_types), config);
+    return hopper_source(condition_of(*this, expressions), config);
   }
 };
 
@@ -42,10 +40,9 @@ inline Launch complete_terms(const Call& call, GpuPlan& plan) {
   constexpr int64_t ctas_per_multiprocessor = 8;
   const int tensor = std::countr_zero(call.problem.wanted.parameters);
   const BoundTensor& gradient = call.params.grad_parameters[tensor];
-  const CompleteTerms kernel{
-      plan.parameters.sum,     tensor,
-      plan.tile_queries,       plan.tile_keys,
-      call.problem.mask_types, lists_of_tiles(call.problem, plan.tile_queries, plan.tile_keys, true, plan)};
+  const int lists = lists_of_tiles(call.problem, plan.tile_queries, plan.tile_keys, true, plan);
+  const CompleteTerms kernel{mask_form_for(call.problem, lists), plan.parameters.sum, tensor, plan.tile_queries,
+                             plan.tile_keys};
   const int64_t tiles =
       gradient.sizes[0] * gradient.sizes[1] * divide_up(gradient.sizes[2], int64_t{kernel.tile_queries});
   return Launch::of(kernel, std::min(tiles, ctas_per_multiprocessor * call.gpu.multiprocessors),

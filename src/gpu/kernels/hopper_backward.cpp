@@ -68,7 +68,7 @@ SourceParts HopperBackward::source(const Expressions& expressions) const {
                                      .takes_head_factors = takes_head_factors,
                                      .takes_constant_factors = takes_constant_factors,
                                      .wanted_numbers = are_of_numbers ? wanted_parameters : 0};
-  return hopper_source(condition_of(expressions, mask_types) +
+  return hopper_source(condition_of(*this, expressions) +
                            activation::cuda_source(function, accuracy, form, tensor_types) +
                            gradients_source_of(*this, function),
                        config);

@@ -65,7 +65,7 @@ SourceParts HopperForward::source(const Expressions& expressions) const {
                                      .may_multiply_query = may_multiply_query(*this, function),
                                      .has_fp16_p = element == GpuElement::float16};
   return hopper_source(
-      condition_of(expressions, mask_types) + activation::cuda_source(function, accuracy, form, tensor_types), config);
+      condition_of(*this, expressions) + activation::cuda_source(function, accuracy, form, tensor_types), config);
 }
 
 Launch launch(const HopperForward& kernel, const HopperForwardLaunch& of) {

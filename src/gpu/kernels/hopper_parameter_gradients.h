@@ -30,9 +30,9 @@ struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
     config.number("query_stages", query_stages);
     config.number("sum_elements", sum_elements);
     const int threads_with_sums = sum_elements > 0 ? warps * 32 : 0;
-    return hopper_source(condition_of(expressions, mask_types) +
-                             parameter_gradients_source(*this, expressions.function, threads_with_sums),
-                         config);
+    return hopper_source(
+        condition_of(*this, expressions) + parameter_gradients_source(*this, expressions.function, threads_with_sums),
+        config);
   }
 };
 

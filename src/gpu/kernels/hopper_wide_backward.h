@@ -29,9 +29,9 @@ struct HopperWideBackward : HopperBackwardKernel, FunctionForm {
     const activation::ForwardForm form{.scales_scores = scales_scores,
                                        .has_fp16_p = element == GpuElement::float16,
                                        .takes_constant_factors = takes_constant_factors};
-    return hopper_source(condition_of(expressions, mask_types) +
-                             activation::cuda_source(expressions.function, accuracy, form, tensor_types),
-                         config);
+    return hopper_source(
+        condition_of(*this, expressions) + activation::cuda_source(expressions.function, accuracy, form, tensor_types),
+        config);
   }
 };
 

@@ -25,7 +25,7 @@ struct KeySchedule : HopperBackwardKernel {
     config.number("cleared_parameters", static_cast<int>(cleared_parameters));
     config.flag("by_heads", by_heads);
     write_backward(*this, pass, expressions, config);
-    return hopper_source(condition_of(expressions, mask_types), config);
+    return hopper_source(condition_of(*this, expressions), config);
   }
 };
 

@@ -38,9 +38,7 @@ struct LocateLists : ListKernel {
   auto operator<=>(const LocateLists&) const = default;
 };
 
-struct ListKeyTiles : ListKernel {
-  unsigned mask_types = 0;
-
+struct ListKeyTiles : ListKernel, MaskForm {
   static constexpr KernelNames names = {"portable", "list_key_tiles", "list_tiles", "ListTilesArguments", ""};
   static constexpr bool reads_mask = true;
   auto operator<=>(const ListKeyTiles&) const = default;
@@ -48,7 +46,7 @@ struct ListKeyTiles : ListKernel {
   SourceParts source(const Expressions& expressions) const {
     ConfigText config;
     config.type("Condition", "::ConditionBounds");
-    return parts("#include \"common/bounds.cuh\"\n" + condition_of(expressions, mask_types) +
+    return parts("#include \"common/bounds.cuh\"\n" + condition_of(*this, expressions) +
                      activation::condition_bounds_source(*expressions.mask, mask_types),
                  config);
   }
@@ -70,7 +68,7 @@ inline void list_tiles(const Problem& problem, const plan::TileListsPlan& lists,
     return divide_up(lists.heads * slots, int64_t{portable::list_warps});
   };
   launches.push_back(Launch::of(LocateLists{kernel}, 1, arguments));
-  launches.push_back(Launch::of(ListKeyTiles{kernel, problem.mask_types},
+  launches.push_back(Launch::of(ListKeyTiles{kernel, mask_form_for(problem, index)},
                                 ctas_of(queries_of(problem), lists.tile_queries), arguments));
   if (!lists.has_query_lists) return;
   launches.push_back(Launch::of(ListQueryTiles{kernel}, ctas_of(keys_of(problem), lists.tile_keys), arguments));

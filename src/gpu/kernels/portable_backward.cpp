@@ -70,10 +70,10 @@ SourceParts PortableBackward::source(const Expressions& expressions) const {
   config.flag("computes_grad_value", wants_grad_value);
   config.flag("keys_shared", keys_shared);
   const activation::ForwardForm form{.has_fp16_p = element == GpuElement::float16};
-  return portable_source(*this,
-                         condition_of(expressions, mask_types) +
-                             activation::cuda_source(expressions.function, accuracy, form, tensor_types),
-                         config);
+  return portable_source(
+      *this,
+      condition_of(*this, expressions) + activation::cuda_source(expressions.function, accuracy, form, tensor_types),
+      config);
 }
 
 PortableBackward portable_backward_for(const Call& call, bool reduce_grad_query, bool owns_rows) {

@@ -36,10 +36,10 @@ SourceParts PortableBackwardQuery::source(const Expressions& expressions) const 
   write_portable(*this, "PackedLayout", "common/packed_layout.cuh", "warps", config);
   config.flag("queries_shared", queries_shared);
   const activation::ForwardForm form{.has_fp16_p = element == GpuElement::float16};
-  return portable_source(*this,
-                         condition_of(expressions, mask_types) +
-                             activation::cuda_source(expressions.function, accuracy, form, tensor_types),
-                         config);
+  return portable_source(
+      *this,
+      condition_of(*this, expressions) + activation::cuda_source(expressions.function, accuracy, form, tensor_types),
+      config);
 }
 
 PortableBackwardQuery portable_backward_query_for(const Call& call, bool queries_shared) {

@@ -43,10 +43,10 @@ SourceParts PortableForward::source(const Expressions& expressions) const {
   write_portable(*this, has_pages ? "PagedLayout" : "PackedLayout",
                  has_pages ? "common/paged_layout.cuh" : "common/packed_layout.cuh", "warps", config);
   const activation::ForwardForm form{.scales_scores = scales_scores, .has_fp16_p = element == GpuElement::float16};
-  return portable_source(*this,
-                         condition_of(expressions, mask_types) +
-                             activation::cuda_source(expressions.function, accuracy, form, tensor_types),
-                         config);
+  return portable_source(
+      *this,
+      condition_of(*this, expressions) + activation::cuda_source(expressions.function, accuracy, form, tensor_types),
+      config);
 }
 
 PortableForward portable_forward_for(const Call& call) {

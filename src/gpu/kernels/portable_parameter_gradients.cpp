@@ -33,8 +33,7 @@ SourceParts PortableParameterGradients::source(const Expressions& expressions) c
   write_parameter_gradients(*this, config);
   write_portable(*this, "PackedLayout", "common/packed_layout.cuh", "warps", config);
   return portable_source(
-      *this, condition_of(expressions, mask_types) + parameter_gradients_source(*this, expressions.function, 0),
-      config);
+      *this, condition_of(*this, expressions) + parameter_gradients_source(*this, expressions.function, 0), config);
 }
 
 PortableParameterGradients portable_parameter_gradients_for(const Call& call, const ParameterGradientsForm& form) {

@@ -16,7 +16,7 @@ struct RoundGradQuery : HopperBackwardKernel {
   SourceParts source(const Expressions& expressions) const {
     ConfigText config;
     write_backward(*this, hopper::Pass::only, expressions, config);
-    return hopper_source(condition_of(expressions, mask_types), config);
+    return hopper_source(condition_of(*this, expressions), config);
   }
 };
 
