@@ -104,7 +104,7 @@ void check_norm(const Norm& norm, bool needs_data) {
   if (x.rank != 2 && x.rank != 3) {
     refuse("x", "rank 2, (rows, columns), or rank 3, (rows, heads, columns)", rank_and_shape(x), "reshape it");
   }
-  if (x.dtype != DType::float32 && x.dtype != DType::bfloat16 && x.dtype != DType::float16) {
+  if (!is_operand_of_gpu(x.dtype)) {
     refuse_type("x", "dtype float32, bfloat16 or float16", name(x.dtype), "convert it");
   }
   if (columns_of(x) < 8 || columns_of(x) > Norm::most_columns) {

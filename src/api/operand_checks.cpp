@@ -69,8 +69,8 @@ void check_no_overlap(std::string_view who, const TensorView& view) {
 }
 
 void check_fits_gpu(const TensorView& query, const TensorView& value) {
-  if (query.dtype == DType::float64) {
-    refuse_type("query", "dtype bfloat16, float16 or float32 on a GPU", "float64",
+  if (!is_operand_of_gpu(query.dtype)) {
+    refuse_type("query", "dtype bfloat16, float16 or float32 on a GPU", name(query.dtype),
                 "convert it, or move the tensors to the CPU");
   }
   constexpr int64_t step = 8, most = 256;

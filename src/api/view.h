@@ -23,7 +23,11 @@ inline bool is_same_shape(const TensorView& one, const TensorView& other) {
   return one.rank == other.rank && std::equal(one.sizes.begin(), one.sizes.begin() + one.rank, other.sizes.begin());
 }
 
-inline bool is_floating(DType dtype) { return dtype != DType::int32 && dtype != DType::int64; }
+/// The types of the operands of a call: on a GPU, and everywhere.
+inline bool is_operand_of_gpu(DType dtype) {
+  return dtype == DType::bfloat16 || dtype == DType::float16 || dtype == DType::float32;
+}
+inline bool is_floating(DType dtype) { return is_operand_of_gpu(dtype) || dtype == DType::float64; }
 
 /// An empty view is a gradient that is not wanted.
 inline bool is_wanted(const MutableTensorView& gradient) { return gradient.data != nullptr || gradient.rank != 0; }

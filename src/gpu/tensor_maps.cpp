@@ -2,6 +2,7 @@
 #include "gpu/tensor_maps.h"
 
 #include <algorithm>
+#include <string>
 
 #include "gdpa/error.h"
 #include "gpu/driver.h"
@@ -10,11 +11,10 @@ namespace gdpa::gpu {
 namespace {
 
 // The enumerations of the driver's binary interface (cuda.h, CUtensorMap...).
-enum class MapType : int { float16 = 6, bfloat16 = 9 };
+constexpr int float16_elements = 6, bfloat16_elements = 9;
 constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promotion_256_bytes = 3,
               fill_with_zeros = 0;
 
-constexpr int64_t element_bytes = 2;
 constexpr int64_t most_stride = int64_t{1} << 40;      // bytes of a map
 constexpr int64_t most_rows = 0x7fffffff - (1 << 16);  // coordinates are 32 bits, and a tile may begin past the end
 
@@ -26,6 +26,7 @@ struct Mapped {
   int64_t rows;  ///< packed rows of a jagged operand
   int64_t heads;
   int64_t columns;
+  int64_t element_bytes;
   /// The rows of an operand with rows of its own, for the sequences of `side`: O and dO with output_offsets. Otherwise
   /// 0.
   int64_t own_rows = 0;
@@ -68,7 +69,7 @@ struct Mapped {
 
   bool can_be_mapped() const {
     if (is_still_unknown()) return true;
-    const auto is_possible = [](int64_t stride, int64_t count) {
+    const auto is_possible = [&](int64_t stride, int64_t count) {
       return count <= 1 || (stride > 0 && stride * element_bytes < most_stride);
     };
     if (has_pages() && (page_step() <= 0 || extent_y() > most_rows)) return false;
@@ -79,8 +80,9 @@ struct Mapped {
 };
 
 Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
+  const int64_t element_bytes = size_in_bytes(problem.dtype);
   const auto of_queries = [&](const Operand& operand, int64_t columns) {
-    return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns};
+    return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns, element_bytes};
   };
   const auto of_outputs = [&](const Operand& operand) {
     Mapped mapped = of_queries(operand, problem.head_dim_v);
@@ -88,7 +90,7 @@ Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
     return mapped;
   };
   const auto of_keys = [&](const Operand& operand, int64_t columns) {
-    return Mapped{operand, params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns};
+    return Mapped{operand, params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns, element_bytes};
   };
   switch (tensor) {
     case Tensor::query:
@@ -111,6 +113,13 @@ Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
   return of_keys(params.grad_value, problem.head_dim_v);
 }
 
+/// CUtensorMapDataType.
+int type_of_elements(DType dtype) {
+  if (dtype == DType::bfloat16) return bfloat16_elements;
+  if (dtype == DType::float16) return float16_elements;
+  throw Error(ErrorKind::runtime, std::string("no tensor map has elements of ") + name(dtype));
+}
+
 }  // namespace
 
 bool has_tensor_maps(const Problem& problem, const Params& params) {
@@ -126,8 +135,8 @@ pipeline::MappedOperand map_operand(const Problem& problem, const Params& params
   const Mapped mapped = operand_of(problem, params, tensor);
   if (mapped.operand.data == nullptr) return {};  // an operand without rows, which no tile reads or writes
   constexpr int64_t any_stride = 16;              // if the dimension has one coordinate only
-  const auto stride = [](int64_t elements, int64_t count) {
-    return static_cast<std::uint64_t>(count > 1 ? elements * element_bytes : any_stride);
+  const auto stride = [&](int64_t elements, int64_t count) {
+    return static_cast<std::uint64_t>(count > 1 ? elements * mapped.element_bytes : any_stride);
   };
   if (Driver::get().encode_tensor_map == nullptr) {
     throw Error(
@@ -144,8 +153,7 @@ pipeline::MappedOperand map_operand(const Problem& problem, const Params& params
   const std::uint32_t every[] = {1, 1, 1, 1};
   pipeline::MappedOperand result{};
   const int swizzle = box_columns == pipeline::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
-  const MapType type = problem.dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
-  check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
+  check(Driver::get().encode_tensor_map(&result.map, type_of_elements(problem.dtype), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,
                                         no_interleave, swizzle, promotion_256_bytes, fill_with_zeros),
         "encoding a tensor map");

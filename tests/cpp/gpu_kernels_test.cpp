@@ -182,11 +182,12 @@ class Coverage {
   std::size_t functions() const { return functions_.size(); }
 
  private:
-  using Tile = std::tuple<std::string, std::size_t, std::string_view, bool, int, int, int, int, int>;
+  using Tile = std::tuple<std::string, std::size_t, std::string_view, int, int, int, int, int, int>;
   static Tile tile_of(const Instance& instance) {
     const PortableKernel& tile = instance.of.tile;
-    return {instance.architecture, instance.compiler, instance.name(), is_16_bit(tile), tile.tile_queries,
-            tile.tile_keys,        tile.column_warps, tile.stages,     tile.ctas};
+    return {instance.architecture,  instance.compiler, instance.name(),
+            bytes_of(tile.element), tile.tile_queries, tile.tile_keys,
+            tile.column_warps,      tile.stages,       tile.ctas};
   }
   using Variant = std::tuple<std::string_view, GpuElement, bool, bool, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {

@@ -8,30 +8,10 @@
 
 namespace gdpa::gpu {
 
-GpuElement element_of(const Problem& problem) {
-  if (problem.dtype == DType::bfloat16) return GpuElement::bfloat16;
-  if (problem.dtype == DType::float16) return GpuElement::float16;
-  return problem.allow_tf32 ? GpuElement::tensor_float32 : GpuElement::float32;
-}
-
-std::string_view in_source(GpuElement element) {
-  switch (element) {
-    case GpuElement::bfloat16:
-      return "BFloat16";
-    case GpuElement::float16:
-      return "Float16";
-    case GpuElement::float32:
-      return "Float32";
-    case GpuElement::tensor_float32:
-      return "TensorFloat32";
-  }
-  return "";
-}
-
 AttentionKernel attention_kernel_for(const Call& call) {
   const Problem& problem = call.problem;
   AttentionKernel kernel;
-  kernel.element = element_of(problem);
+  kernel.element = element_of(problem.dtype, problem.allow_tf32);
   kernel.head_dim = static_cast<int>(problem.head_dim);
   kernel.head_dim_v = static_cast<int>(problem.head_dim_v);
   kernel.aligned = call.aligned;

@@ -9,17 +9,12 @@
 #include "gpu/call.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel.h"
+#include "gpu/kernels/element.h"
 #include "gpu/kernels/mask.h"
 
 namespace gdpa::gpu {
 
 struct GpuPlan;
-
-/// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
-enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
-
-GpuElement element_of(const Problem& problem);
-std::string_view in_source(GpuElement element);
 
 struct AttentionKernel : MaskForm {
   GpuElement element = GpuElement::bfloat16;

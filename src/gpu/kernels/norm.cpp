@@ -59,15 +59,9 @@ portable::NormRows rows_of(const std::optional<TensorView>& rows) {
 
 const void* data_of(const std::optional<TensorView>& view) { return view ? view->data : nullptr; }
 
-/// fp32 rows are not multiplied on tensor cores.
-GpuElement element_of(DType dtype) {
-  if (dtype == DType::bfloat16) return GpuElement::bfloat16;
-  return dtype == DType::float16 ? GpuElement::float16 : GpuElement::float32;
-}
-
 NormRowsKernel rows_kernel_of(const Norm& norm) {
   const std::optional<TensorView>& weights = norm.weight ? norm.weight : norm.bias;
-  return {element_of(norm.x.dtype), static_cast<int>(api::columns_of(norm.x)),
+  return {element_of(norm.x.dtype, false), static_cast<int>(api::columns_of(norm.x)),
           weights && weights->dtype == DType::float32};
 }
 

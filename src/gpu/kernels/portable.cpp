@@ -23,13 +23,9 @@ bool fits(const PortableKernel& kernel, int64_t shared_bytes, const Gpu& gpu) {
 
 }  // namespace
 
-bool is_16_bit(const AttentionKernel& kernel) {
-  return kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
-}
-
 /// Bytes of a row of `elements` elements in shared memory: an odd number of chunks.
 int64_t portable_row_bytes(const AttentionKernel& kernel, int elements) {
-  return int64_t{elements * (is_16_bit(kernel) ? 2 : 4) / chunk_bytes | 1} * chunk_bytes;
+  return int64_t{elements * bytes_of(kernel.element) / chunk_bytes | 1} * chunk_bytes;
 }
 
 int portable_columns_of_warp(const PortableKernel& kernel, int columns) {

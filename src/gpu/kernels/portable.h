@@ -48,7 +48,6 @@ constexpr int64_t portable_static_shared_bytes = 256;
 void choose_portable_tile(std::span<const PortableTile> tiles, const Gpu& gpu, bool needs_many_registers,
                           const std::function<TileNeeds()>& needs, PortableKernel& kernel);
 
-bool is_16_bit(const AttentionKernel& kernel);
 int64_t portable_row_bytes(const AttentionKernel& kernel, int elements);
 int64_t portable_operand_row_bytes(const PortableKernel& kernel, int columns);
 int portable_columns_of_warp(const PortableKernel& kernel, int columns);

@@ -85,7 +85,7 @@ PortableBackward portable_backward_for(const Call& call, bool reduce_grad_query,
   kernel.wants_grad_key = call.problem.wanted.key;
   kernel.wants_grad_value = call.problem.wanted.value;
   const std::span<const PortableTile> tiles =
-      is_16_bit(kernel) ? std::span<const PortableTile>(backward_16_bit) : backward_32_bit;
+      bytes_of(kernel.element) == 2 ? std::span<const PortableTile>(backward_16_bit) : backward_32_bit;
   choose_portable_tile(
       tiles, call.gpu, needs_many_registers(call), [&] { return kernel.needs(); }, kernel);
   return kernel;

@@ -45,7 +45,7 @@ SourceParts PortableBackwardQuery::source(const Expressions& expressions) const 
 PortableBackwardQuery portable_backward_query_for(const Call& call, bool queries_shared) {
   PortableBackwardQuery kernel{{attention_kernel_for(call)}, function_form_for(call), queries_shared};
   const std::span<const PortableTile> tiles =
-      is_16_bit(kernel) ? std::span<const PortableTile>(backward_query_16_bit) : backward_query_32_bit;
+      bytes_of(kernel.element) == 2 ? std::span<const PortableTile>(backward_query_16_bit) : backward_query_32_bit;
   choose_portable_tile(
       tiles, call.gpu, needs_many_registers(call), [&] { return kernel.needs(); }, kernel);
   return kernel;

@@ -53,7 +53,7 @@ PortableForward portable_forward_for(const Call& call) {
   PortableForward kernel{{attention_kernel_for(call)}, function_form_for(call)};
   kernel.has_pages = call.problem.has_pages();
   const std::span<const PortableTile> tiles =
-      is_16_bit(kernel) ? std::span<const PortableTile>(forward_16_bit) : forward_32_bit;
+      bytes_of(kernel.element) == 2 ? std::span<const PortableTile>(forward_16_bit) : forward_32_bit;
   choose_portable_tile(
       tiles, call.gpu, needs_many_registers(call), [&] { return kernel.needs(); }, kernel);
   return kernel;

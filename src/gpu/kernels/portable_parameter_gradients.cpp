@@ -38,8 +38,9 @@ SourceParts PortableParameterGradients::source(const Expressions& expressions) c
 
 PortableParameterGradients portable_parameter_gradients_for(const Call& call, const ParameterGradientsForm& form) {
   PortableParameterGradients kernel{{attention_kernel_for(call)}, form};
-  const std::span<const PortableTile> tiles =
-      is_16_bit(kernel) ? std::span<const PortableTile>(parameter_gradients_16_bit) : parameter_gradients_32_bit;
+  const std::span<const PortableTile> tiles = bytes_of(kernel.element) == 2
+                                                  ? std::span<const PortableTile>(parameter_gradients_16_bit)
+                                                  : parameter_gradients_32_bit;
   const bool needs_many = call.facts().has_long_steps(form.accuracy);
   choose_portable_tile(
       tiles, call.gpu, needs_many, [&] { return kernel.needs(); }, kernel);

@@ -34,8 +34,7 @@ struct RoundedRowsKernel {
 
 /// fp32 results are stored as they are, whatever the products of the call are.
 inline RoundedRowsKernel rounded_rows_for(const Call& call, int64_t columns) {
-  const GpuElement element = call.problem.dtype == DType::float32 ? GpuElement::float32 : element_of(call.problem);
-  return {element, static_cast<int>(columns), call.aligned};
+  return {element_of(call.problem.dtype, false), static_cast<int>(columns), call.aligned};
 }
 
 inline int64_t ctas_of_rounded_rows(const Call& call, int64_t rows, int64_t columns) {

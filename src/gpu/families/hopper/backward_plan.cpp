@@ -47,8 +47,7 @@ bool has_dq_semaphores(const Problem& problem) {
 int whole_keys(const Problem& problem, const Gpu& gpu) {
   if (has_shared_queries(problem) || has_wide_heads(problem) || !problem.wanted.query) return 0;
   const int64_t queries = queries_of(problem).mean_length() * (problem.heads_q / problem.heads_k);
-  constexpr int64_t bytes_of_element = 2;
-  const int64_t bytes = queries * (2 * problem.head_dim + problem.head_dim_v) * bytes_of_element;
+  const int64_t bytes = queries * (2 * problem.head_dim + problem.head_dim_v) * size_in_bytes(problem.dtype);
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
   const int64_t heads = problem.key_entries() * problem.heads_k;
   int tiles = thresholds::whole_tiles_of_many_heads;
@@ -181,9 +180,10 @@ namespace {
 
 /// Stages of Q and dO: as many as fit in shared memory with K and V, f' in fp32 and dS twice, at most three.
 int wide_backward_stages(const AttentionKernel& kernel) {
-  constexpr int rows = hopper::wide_backward_tile_keys, element_bytes = 2, block_columns = 64;
+  constexpr int rows = hopper::wide_backward_tile_keys, block_columns = 64;
   constexpr int most = 3, queue_and_barriers = 1024;
   constexpr int scores = rows * hopper::backward_tile_queries;
+  const int element_bytes = bytes_of(kernel.element);
   const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
   const int free = hopper_shared_kilobytes * 1024 - queue_and_barriers -
                    scores * (static_cast<int>(sizeof(float)) + 2 * element_bytes) - rows * columns * element_bytes;

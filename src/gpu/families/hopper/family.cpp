@@ -21,7 +21,8 @@ std::string why_not_any(const Call& call) {
   if (gpu.shared_bytes < hopper_shared_kilobytes * 1024) {
     return fmt::format("it needs {} KB of shared memory, not {}", hopper_shared_kilobytes, gpu.shared_bytes / 1024);
   }
-  if (call.problem.dtype == DType::float32) return "it takes bfloat16 and float16";
+  const DType dtype = call.problem.dtype;
+  if (dtype != DType::bfloat16 && dtype != DType::float16) return "it takes bfloat16 and float16";
   if (!call.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (!call.has_tensor_maps) {
     return call.problem.has_pages()

@@ -27,7 +27,7 @@ struct ForwardTile {
   }
 
   int shared_bytes() const {
-    constexpr int element_bytes = 2, block_columns = 64, queue_and_barriers = 3072;
+    constexpr int block_columns = 64, queue_and_barriers = 3072;
     const int columns = round_up(kernel.head_dim, block_columns),
               columns_v = round_up(kernel.head_dim_v, block_columns);
     const int query = kernel.query_in_registers ? std::max(columns, columns_v) : columns;  // O is staged there
@@ -39,7 +39,7 @@ struct ForwardTile {
     const int inputs = kernel.warps * (lines + tile + lookups);
     return (kernel.query_stages * kernel.tile_queries * query +
             kernel.stages * kernel.tile_keys * (columns + columns_v)) *
-               element_bytes +
+               bytes_of(kernel.element) +
            queue_and_barriers + inputs;
   }
   bool has_shared_memory() const { return shared_bytes() <= hopper_shared_kilobytes * 1024; }

@@ -40,11 +40,12 @@ constexpr ParameterTile parameter_tiles[] = {
 };
 
 int parameter_shared_bytes(const HopperParameterGradients& kernel) {
-  constexpr int element_bytes = 2, block_columns = 64, queue_and_barriers = 3072;
+  constexpr int block_columns = 64, queue_and_barriers = 3072;
   const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
   const int rows = kernel.query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
   const int sums = kernel.warps * 32 * kernel.sum_elements * static_cast<int>(sizeof(float));
-  return rows * columns * element_bytes + kernel.warps * warp_terms_bytes(kernel.tile_keys) + sums + queue_and_barriers;
+  return rows * columns * bytes_of(kernel.element) + kernel.warps * warp_terms_bytes(kernel.tile_keys) + sums +
+         queue_and_barriers;
 }
 
 /// Chooses the first tile that fits in shared memory. Each consumer thread has sums of its own there.
