@@ -16,7 +16,9 @@ std::string end_of_other_overlap(const KernelNames& names, std::optional<bool> w
 }  // namespace
 
 std::string Kernel::description() const {
-  const std::string text = self_->description();
+  const std::string properties = self_->properties();
+  const std::string text = properties.empty() ? std::string(names().name)
+                                              : fmt::format("{}: {} {}", names().family, names().name, properties);
   if (!wanted_overlap_) return text;
   return text + (*wanted_overlap_ ? ", if keys overlap" : ", if keys are apart");
 }

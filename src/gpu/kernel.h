@@ -49,7 +49,7 @@ struct SourceParts {
   int ctas = 1;                ///< CTAs that have to fit on one multiprocessor
 };
 
-/// What every specification has. It may also have description(), otherwise its name is one. `reads_function` and
+/// What every specification has. It may also have properties(), the rest of its description. `reads_function` and
 /// `reads_mask`: the source contains the expression, so that two calls with different expressions have different
 /// kernels.
 template <class Spec>
@@ -71,7 +71,7 @@ class Kernel {
   bool reads_function() const { return self_->reads_function; }
   bool reads_mask() const { return self_->reads_mask; }
 
-  /// A description of the instance: "hopper: forward BFloat16 d=128 ...".
+  /// A description of the instance: "hopper: forward BFloat16 d=128 ...", or the name of a kernel without properties.
   std::string description() const;
 
   /// The generated source. It contains the expressions that the kernel reads.
@@ -101,7 +101,7 @@ class Kernel {
     Instance(const void* type_, const KernelNames& names_, bool reads_function_, bool reads_mask_)
         : type(type_), names(names_), reads_function(reads_function_), reads_mask(reads_mask_) {}
     virtual ~Instance() = default;
-    virtual std::string description() const = 0;
+    virtual std::string properties() const = 0;
     virtual SourceParts source(const Expressions& expressions) const = 0;
     virtual std::strong_ordering compare(const Instance& other) const = 0;  ///< `other` has the same type
   };
@@ -112,11 +112,11 @@ class Kernel {
 
     explicit Model(Spec spec_)
         : Instance(&key, Spec::names, Spec::reads_function, Spec::reads_mask), spec(std::move(spec_)) {}
-    std::string description() const override {
-      if constexpr (requires { spec.description(); }) {
-        return spec.description();
+    std::string properties() const override {
+      if constexpr (requires { spec.properties(); }) {
+        return spec.properties();
       } else {
-        return std::string(Spec::names.name);
+        return {};
       }
     }
     SourceParts source(const Expressions& expressions) const override { return spec.source(expressions); }

@@ -14,7 +14,6 @@ struct AddRows : RoundedRowsKernel {
   using Arguments = portable::AddRowsArguments;
   static constexpr KernelNames names = {"portable", "add_rows", "add_rows", "AddRowsArguments"};
   auto operator<=>(const AddRows&) const = default;
-  std::string description() const { return describe(names); }
 };
 
 /// The last launch of a call; none if nothing is added.

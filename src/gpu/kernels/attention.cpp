@@ -51,15 +51,24 @@ void write_inputs(const activation::Function* function, ConfigText& config) {
   }
 }
 
-std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets) {
-  if (!has_output_offsets) return fmt::format("{}{}", scope, operands);
-  return fmt::format("{0}WithOutputOffsets<{0}{1}>", scope, operands);
+void write_layout(std::string_view scope, const LayoutName& layout, bool has_output_offsets, ConfigText& config) {
+  const std::string name = fmt::format("{}{}", scope, layout.name);
+  config.type_of_header("Layout", has_output_offsets ? fmt::format("{}WithOutputOffsets<{}>", scope, name) : name,
+                        layout.header);
 }
 
-std::string describe(const KernelNames& names, const AttentionKernel& kernel, std::string_view properties, int warps) {
-  return fmt::format("{}: {} {} d={}{}{} d_v={} tile {}x{}, {} warps, {} stages", names.family, names.name,
-                     in_source(kernel.element), kernel.head_dim, properties, kernel.has_row_scale ? " scaled rows" : "",
-                     kernel.head_dim_v, kernel.tile_queries, kernel.tile_keys, warps, kernel.stages);
+std::string function_source(const AttentionKernel& kernel, const FunctionForm& form, const Expressions& expressions,
+                            activation::ForwardForm activation) {
+  activation.scales_scores = form.scales_scores;
+  activation.has_fp16_p = kernel.element == GpuElement::float16;
+  return condition_of(kernel, expressions) +
+         activation::cuda_source(expressions.function, form.accuracy, activation, form.tensor_types);
+}
+
+std::string describe(const AttentionKernel& kernel, std::string_view properties, int warps) {
+  return fmt::format("{} d={}{}{} d_v={} tile {}x{}, {} warps, {} stages", in_source(kernel.element), kernel.head_dim,
+                     properties, kernel.has_row_scale ? " scaled rows" : "", kernel.head_dim_v, kernel.tile_queries,
+                     kernel.tile_keys, warps, kernel.stages);
 }
 
 }  // namespace gdpa::gpu

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "codegen/function.h"
 #include "gpu/call.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel.h"
@@ -28,6 +29,7 @@ struct AttentionKernel : MaskForm {
   bool has_output_offsets = false;  ///< O and dO have rows of their own
   bool has_row_scale = false;       ///< out_scale has one number for each query
 
+  static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const AttentionKernel&) const = default;
 };
 
@@ -55,11 +57,22 @@ void write_attention(const AttentionKernel& kernel, const Expressions& expressio
 /// evaluates no function or reads the inputs in another way.
 void write_inputs(const activation::Function* function, ConfigText& config);
 
-/// The text of Config::Layout. `operands` is a layout in the namespace `scope` ("gdpa::").
-std::string layout_text(std::string_view scope, std::string_view operands, bool has_output_offsets);
+/// A struct for Config::Layout, and its header.
+struct LayoutName {
+  std::string_view name, header;
+};
+constexpr LayoutName packed_layout = {"PackedLayout", "common/packed_layout.cuh"},
+                     paged_layout = {"PagedLayout", "common/paged_layout.cuh"};
 
-/// "hopper: forward BFloat16 d=128 paged d_v=128 tile 128x64, 8 warps, 2 stages". `properties` is " paged".
-std::string describe(const KernelNames& names, const AttentionKernel& kernel, std::string_view properties, int warps);
+/// Writes Config::Layout, with a name in the namespace `scope` ("gdpa::").
+void write_layout(std::string_view scope, const LayoutName& layout, bool has_output_offsets, ConfigText& config);
+
+/// The condition of the mask and the structs of f. `activation` has what is special about the kernel.
+std::string function_source(const AttentionKernel& kernel, const FunctionForm& form, const Expressions& expressions,
+                            activation::ForwardForm activation = {});
+
+/// "BFloat16 d=128 paged d_v=128 tile 128x64, 8 warps, 2 stages". `properties` is " paged".
+std::string describe(const AttentionKernel& kernel, std::string_view properties, int warps);
 
 /// A word of such a description, for a function of this accuracy.
 inline std::string_view exact_or_fast(Accuracy accuracy) { return accuracy == Accuracy::exact ? " exact" : ""; }

@@ -33,8 +33,7 @@ struct CheckIndices : MaskForm {
     write_mask(*this, expressions, config);
     config.type("FunctionIndices", "::FunctionIndices");
     config.type("MaskIndices", expressions.mask != nullptr ? "::MaskIndices" : "gdpa::portable::NoIndices");
-    config.type_of_header("Layout", has_pages ? "gdpa::PagedLayout" : "gdpa::PackedLayout",
-                          has_pages ? "common/paged_layout.cuh" : "common/packed_layout.cuh");
+    write_layout("gdpa::", has_pages ? paged_layout : packed_layout, false, config);
     return {.functions = std::move(text), .config = config.text()};
   }
 };

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "codegen/function.h"
 #include "codegen/gradients.h"
 #include "expression/lookup.h"
 
@@ -46,8 +45,8 @@ std::string_view activation_of(hopper::Pass pass) {
   return {};
 }
 
-std::string HopperBackward::description() const {
-  return describe_backward(names, *this, fmt::format("{}{}", exact_or_fast(accuracy), in_description(pass)));
+std::string HopperBackward::properties() const {
+  return describe_backward(*this, fmt::format("{}{}", exact_or_fast(accuracy), in_description(pass)));
 }
 
 SourceParts HopperBackward::source(const Expressions& expressions) const {
@@ -63,15 +62,10 @@ SourceParts HopperBackward::source(const Expressions& expressions) const {
   config.flag("prefetches_bias", prefetches_bias);
   // The second pass rarely runs, and its function leaves no registers for the forms of lookups.
   config.flag("has_lookups", pass != hopper::Pass::second && activation::has_lookup_forms(function, tensor_types));
-  const activation::ForwardForm form{.scales_scores = scales_scores,
-                                     .has_fp16_p = element == GpuElement::float16,
-                                     .takes_head_factors = takes_head_factors,
+  const activation::ForwardForm form{.takes_head_factors = takes_head_factors,
                                      .takes_constant_factors = takes_constant_factors,
                                      .wanted_numbers = are_of_numbers ? wanted_parameters : 0};
-  return hopper_source(condition_of(*this, expressions) +
-                           activation::cuda_source(function, accuracy, form, tensor_types) +
-                           gradients_source_of(*this, function),
-                       config);
+  return hopper_source(function_source(*this, *this, expressions, form) + gradients_source_of(*this, function), config);
 }
 
 }  // namespace gdpa::gpu

@@ -19,11 +19,9 @@ struct HopperBackward : HopperBackwardKernel, FunctionForm {
   bool own_elements = false;                 ///< each score may have an element of its own in a sum
   hopper::Pass pass = hopper::Pass::only;
 
-  using Arguments = hopper::BackwardArguments;
   static constexpr KernelNames names = {"hopper", "backward", "backward", "BackwardArguments"};
-  static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const HopperBackward&) const = default;
-  std::string description() const;
+  std::string properties() const;
   SourceParts source(const Expressions& expressions) const;
 };
 

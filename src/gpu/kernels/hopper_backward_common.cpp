@@ -49,9 +49,8 @@ hopper::BackwardArguments backward_arguments(const BoundCall& call, const Attent
 void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const Expressions& expressions,
                     ConfigText& config) {
   write_attention(kernel, expressions, config);
-  const std::string_view layout = kernel.has_batch_map ? "MappedLayout" : "PackedLayout";
-  config.type_of_header("Layout", layout_text("gdpa::pipeline::", layout, kernel.has_output_offsets),
-                        "pipeline/packed_layout.cuh");
+  const LayoutName layout = {kernel.has_batch_map ? "MappedLayout" : "PackedLayout", "pipeline/packed_layout.cuh"};
+  write_layout("gdpa::pipeline::", layout, kernel.has_output_offsets, config);
   config.flag("computes_grad_query", kernel.wants_grad_query);
   config.flag("computes_grad_key", kernel.wants_grad_key);
   config.flag("computes_grad_value", kernel.wants_grad_value);
@@ -62,9 +61,8 @@ void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const
   config.constant("auto", "pass", fmt::format("gdpa::hopper::Pass::{}", in_source(pass)));
 }
 
-std::string describe_backward(const KernelNames& names, const HopperBackwardKernel& kernel,
-                              std::string_view properties) {
-  return describe(names, kernel,
+std::string describe_backward(const HopperBackwardKernel& kernel, std::string_view properties) {
+  return describe(kernel,
                   fmt::format("{}{}{}{}{}{}", properties, kernel.has_batch_map ? " mapped" : "",
                               kernel.wants_grad_query ? "" : " without dQ", kernel.wants_grad_key ? "" : " without dK",
                               kernel.wants_grad_value ? "" : " without dV", delayed()),

@@ -18,6 +18,7 @@ struct HopperBackwardKernel : AttentionKernel {
   bool ordered = false;            ///< CTAs add to dQ in one order
   bool scales_entries = false;     ///< the entries of a key tile may differ in out_scale
 
+  using Arguments = hopper::BackwardArguments;
   auto operator<=>(const HopperBackwardKernel&) const = default;
 };
 
@@ -54,7 +55,6 @@ void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const
                     ConfigText& config);
 
 /// A description of one of the four. `properties` are of the function and the pass.
-std::string describe_backward(const KernelNames& names, const HopperBackwardKernel& kernel,
-                              std::string_view properties);
+std::string describe_backward(const HopperBackwardKernel& kernel, std::string_view properties);
 
 }  // namespace gdpa::gpu

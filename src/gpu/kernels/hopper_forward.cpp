@@ -1,6 +1,5 @@
 // See hopper_forward.h.
 #include "gpu/kernels/hopper_forward.h"
-#include "codegen/function.h"
 
 #include <fmt/format.h>
 
@@ -43,10 +42,10 @@ bool may_multiply_query(const HopperForward& kernel, const activation::Function&
 
 }  // namespace
 
-std::string HopperForward::description() const {
+std::string HopperForward::properties() const {
   const std::string paged = box_keys > 0 ? fmt::format(" paged in boxes of {}", box_keys) : "";
-  return describe(names, *this,
-                  fmt::format("{}{}{}{}", exact_or_fast(accuracy), in_description(pass), paged, delayed()), warps);
+  return describe(*this, fmt::format("{}{}{}{}", exact_or_fast(accuracy), in_description(pass), paged, delayed()),
+                  warps);
 }
 
 SourceParts HopperForward::source(const Expressions& expressions) const {
@@ -61,11 +60,8 @@ SourceParts HopperForward::source(const Expressions& expressions) const {
   config.flag("query_in_registers", query_in_registers);
   config.constant("auto", "bias_tile", fmt::format("gdpa::BiasTile::{}", in_source(bias_tile)));
   config.flag("stages_lookups", stages_lookups);
-  const activation::ForwardForm form{.scales_scores = scales_scores,
-                                     .may_multiply_query = may_multiply_query(*this, function),
-                                     .has_fp16_p = element == GpuElement::float16};
-  return hopper_source(
-      condition_of(*this, expressions) + activation::cuda_source(function, accuracy, form, tensor_types), config);
+  const activation::ForwardForm form{.may_multiply_query = may_multiply_query(*this, function)};
+  return hopper_source(function_source(*this, *this, expressions, form), config);
 }
 
 Launch launch(const HopperForward& kernel, const HopperForwardLaunch& of) {

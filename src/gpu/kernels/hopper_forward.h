@@ -17,9 +17,8 @@ struct HopperForward : AttentionKernel, FunctionForm {
 
   using Arguments = hopper::ForwardArguments;
   static constexpr KernelNames names = {"hopper", "forward", "forward", "ForwardArguments"};
-  static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const HopperForward&) const = default;
-  std::string description() const;
+  std::string properties() const;
   SourceParts source(const Expressions& expressions) const;
 };
 

@@ -15,11 +15,10 @@ struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
   using Arguments = hopper::ParameterGradientsArguments;
   static constexpr KernelNames names = {"hopper", "parameter_gradients", "parameter_gradients",
                                         "ParameterGradientsArguments"};
-  static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const HopperParameterGradients&) const = default;
 
-  std::string description() const {
-    return describe(names, *this, fmt::format("{}{}", exact_or_fast(accuracy), delayed()), warps);
+  std::string properties() const {
+    return describe(*this, fmt::format("{}{}", exact_or_fast(accuracy), delayed()), warps);
   }
 
   SourceParts source(const Expressions& expressions) const {

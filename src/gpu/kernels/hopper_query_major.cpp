@@ -22,8 +22,8 @@ pipeline::QueryMajorArguments query_major_arguments(const BoundCall& call, int b
 
 void write_query_major_layout(const AttentionKernel& kernel, int box_keys, ConfigText& config) {
   const std::string layout = box_keys > 0 ? fmt::format("PagedLayout<{}>", box_keys) : "PackedLayout";
-  config.type_of_header("Layout", layout_text("gdpa::pipeline::", layout, kernel.has_output_offsets),
-                        box_keys > 0 ? "pipeline/paged_layout.cuh" : "pipeline/packed_layout.cuh");
+  const std::string_view header = box_keys > 0 ? "pipeline/paged_layout.cuh" : "pipeline/packed_layout.cuh";
+  write_layout("gdpa::pipeline::", {layout, header}, kernel.has_output_offsets, config);
 }
 
 }  // namespace gdpa::gpu

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "codegen/function.h"
 #include "gpu/kernels/hopper_backward.h"
 
 namespace gdpa::gpu {
@@ -12,13 +11,11 @@ struct HopperWideBackward : HopperBackwardKernel, FunctionForm {
   bool takes_constant_factors = false;  ///< dV and dS have constant factors (activation::ForwardForm)
   hopper::Pass pass = hopper::Pass::only;
 
-  using Arguments = hopper::BackwardArguments;
   static constexpr KernelNames names = {"hopper", "wide_backward", "wide_backward", "BackwardArguments"};
-  static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const HopperWideBackward&) const = default;
 
-  std::string description() const {
-    return describe_backward(names, *this, fmt::format("{}{}", exact_or_fast(accuracy), in_description(pass)));
+  std::string properties() const {
+    return describe_backward(*this, fmt::format("{}{}", exact_or_fast(accuracy), in_description(pass)));
   }
 
   SourceParts source(const Expressions& expressions) const {
@@ -26,12 +23,8 @@ struct HopperWideBackward : HopperBackwardKernel, FunctionForm {
     config.type("Activation", activation_of(pass));
     write_inputs(&expressions.function, config);
     write_backward(*this, pass, expressions, config);
-    const activation::ForwardForm form{.scales_scores = scales_scores,
-                                       .has_fp16_p = element == GpuElement::float16,
-                                       .takes_constant_factors = takes_constant_factors};
-    return hopper_source(
-        condition_of(*this, expressions) + activation::cuda_source(expressions.function, accuracy, form, tensor_types),
-        config);
+    const activation::ForwardForm form{.takes_constant_factors = takes_constant_factors};
+    return hopper_source(function_source(*this, *this, expressions, form), config);
   }
 };
 

@@ -12,12 +12,11 @@ struct KeySchedule : HopperBackwardKernel {
   ParameterSum sum = ParameterSum::float64;  ///< of these
   hopper::Pass pass = hopper::Pass::only;
 
-  using Arguments = hopper::BackwardArguments;
   static constexpr KernelNames names = {"hopper", "key_schedule", "key_schedule", "BackwardArguments"};
-  static constexpr bool reads_function = false, reads_mask = true;
+  static constexpr bool reads_function = false;
   auto operator<=>(const KeySchedule&) const = default;
 
-  std::string description() const { return describe_backward(names, *this, in_description(pass)); }
+  std::string properties() const { return describe_backward(*this, in_description(pass)); }
 
   SourceParts source(const Expressions& expressions) const {
     ConfigText config;

@@ -27,8 +27,7 @@ struct ListKernel {
  protected:
   SourceParts parts(std::string functions, ConfigText config) const {
     config.number("lists", index);
-    config.type_of_header("Layout", has_pages ? "gdpa::PagedLayout" : "gdpa::PackedLayout",
-                          has_pages ? "common/paged_layout.cuh" : "common/packed_layout.cuh");
+    write_layout("gdpa::", has_pages ? paged_layout : packed_layout, false, config);
     return {.functions = std::move(functions), .config = config.text()};
   }
 };

@@ -81,10 +81,6 @@ void write_operands(const NormOperandsKernel& kernel, ConfigText& config) {
   config.flag("has_gate", kernel.has_gate);
 }
 
-std::string describe_norm(const KernelNames& names, const NormRowsKernel& kernel) {
-  return fmt::format("{}: {} {} of {} columns", names.family, names.name, in_source(kernel.element), kernel.columns);
-}
-
 /// The threads of a row and of a CTA; kernels/portable/norm_row.cuh has the same rule.
 struct Threads {
   int64_t of_row = 1;
@@ -145,9 +141,7 @@ void launch(const LoadedKernel& kernel, int64_t ctas, void* arguments, void* str
 
 }  // namespace
 
-std::string NormKernel::description() const { return describe_norm(names, *this); }
-std::string NormBackwardKernel::description() const { return describe_norm(names, *this); }
-std::string NormReduceKernel::description() const { return describe_norm(names, *this); }
+std::string NormRowsKernel::properties() const { return fmt::format("{} of {} columns", in_source(element), columns); }
 
 SourceParts NormKernel::source(const Expressions& /*expressions*/) const {
   ConfigText config;

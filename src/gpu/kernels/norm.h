@@ -21,6 +21,7 @@ struct NormRowsKernel {
 
   static constexpr bool reads_function = false, reads_mask = false;
   auto operator<=>(const NormRowsKernel&) const = default;
+  std::string properties() const;
 };
 
 /// The members of the kernels that read the rows.
@@ -41,7 +42,6 @@ struct NormKernel : NormOperandsKernel {
   using Arguments = portable::NormArguments;
   static constexpr KernelNames names = {"portable", "norm", "norm", "NormArguments"};
   auto operator<=>(const NormKernel&) const = default;
-  std::string description() const;
   SourceParts source(const Expressions& expressions) const;
 };
 
@@ -54,7 +54,6 @@ struct NormBackwardKernel : NormOperandsKernel {
   using Arguments = portable::NormBackwardArguments;
   static constexpr KernelNames names = {"portable", "norm_backward", "norm_backward", "NormBackwardArguments"};
   auto operator<=>(const NormBackwardKernel&) const = default;
-  std::string description() const;
   SourceParts source(const Expressions& expressions) const;
 };
 
@@ -62,7 +61,6 @@ struct NormReduceKernel : NormRowsKernel {
   using Arguments = portable::NormReduceArguments;
   static constexpr KernelNames names = {"portable", "norm_reduce", "norm_reduce", "NormReduceArguments"};
   auto operator<=>(const NormReduceKernel&) const = default;
-  std::string description() const;
   SourceParts source(const Expressions& expressions) const;
 };
 

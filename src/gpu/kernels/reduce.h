@@ -13,7 +13,6 @@ struct Reduce : RoundedRowsKernel {
   using Arguments = portable::ReduceArguments;
   static constexpr KernelNames names = {"portable", "reduce", "reduce", "ReduceArguments"};
   auto operator<=>(const Reduce&) const = default;
-  std::string description() const { return describe(names); }
 };
 
 /// Rounds accumulators into the gradient `gradient` of the call. They have `splits` partial results.

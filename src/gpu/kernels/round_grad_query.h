@@ -6,12 +6,11 @@
 namespace gdpa::gpu {
 
 struct RoundGradQuery : HopperBackwardKernel {
-  using Arguments = hopper::BackwardArguments;
   static constexpr KernelNames names = {"hopper", "round_grad_query", "grad_query_accumulators", "BackwardArguments"};
-  static constexpr bool reads_function = false, reads_mask = true;
+  static constexpr bool reads_function = false;
   auto operator<=>(const RoundGradQuery&) const = default;
 
-  std::string description() const { return describe_backward(names, *this, ""); }
+  std::string properties() const { return describe_backward(*this, ""); }
 
   SourceParts source(const Expressions& expressions) const {
     ConfigText config;

@@ -19,9 +19,7 @@ struct RoundedRowsKernel {
   static constexpr bool reads_function = false, reads_mask = false;
   auto operator<=>(const RoundedRowsKernel&) const = default;
 
-  std::string describe(const KernelNames& names) const {
-    return fmt::format("{}: {} {} d={}", names.family, names.name, in_source(element), columns);
-  }
+  std::string properties() const { return fmt::format("{} d={}", in_source(element), columns); }
 
   SourceParts source(const Expressions& /*expressions*/) const {
     ConfigText config;
