@@ -56,7 +56,7 @@ OF_TORCH = ("torch/*",)
 HOST_OF_NORMS = (
     *("src/api/norm*.cpp", "src/api/message.cpp", "src/api/operand_checks.cpp", "src/api/overlap.cpp"),
     *("src/gpu/kernels/norm.cpp", "src/gpu/loaded_kernels.cpp"),
-    *("src/gpu/kernel.cpp", "src/gpu/driver.cpp", "src/gpu/memory.cpp", "src/gpu/target.cpp", "src/jit/*.cpp"),
+    *("src/gpu/kernel.cpp", "src/gpu/driver.cpp", "src/gpu/target.cpp", "src/jit/*.cpp"),
 )
 HOST_OF_FUNCTIONS = (
     *("src/expression/*.cpp", "src/expression/rewrite/*.cpp", "src/codegen/*.cpp", "src/jit/*.cpp"),

@@ -48,16 +48,14 @@ void launch_kernel(const LoadedKernel& kernel, const Launch& launch, void* argum
       "launching a kernel");
 }
 
-/// Runs the launches of a plan in order.
+}  // namespace
+
 void run_plan(const GpuPlan& plan, const Problem& problem, const Params& params, const Expressions& expressions,
-              Stream stream, const Workspace& workspace) {
-  std::vector<const Kernel*> wanted;
-  for (const Launch& launch : plan.launches) wanted.push_back(launch.clears() ? nullptr : &launch.kernel());
-  const KernelsOfCall kernels = find_kernels(wanted, expressions, problem.device.index, stream);
-  const Memory memory(workspace, plan.workspace.bytes(), stream, "workspace_bytes");
-  auto* const address = static_cast<std::byte*>(memory.at(0));
-  const CommonArguments common = plan.common_arguments(problem, params, address);
-  const BoundCall call{problem, params, common, address};
+              Stream stream, const Workspace& workspace, const char* bytes_function) {
+  const KernelsOfCall kernels = find_kernels(plan.launches, expressions, problem.device.index, stream);
+  const Memory memory(workspace, plan.workspace.bytes(), stream, bytes_function);
+  const CommonArguments common = plan.common_arguments(problem, params, memory.data());
+  const BoundCall call{problem, params, common, memory.data()};
   alignas(Launch::argument_alignment) std::array<std::byte, Launch::most_argument_bytes> arguments;
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
     const Launch& launch = plan.launches[i];
@@ -72,6 +70,8 @@ void run_plan(const GpuPlan& plan, const Problem& problem, const Params& params,
     launch_kernel(kernels[i], launch, arguments.data(), stream);
   }
 }
+
+namespace {
 
 /// The lengths on the host: for counting work when a plan is asked for, never for a call.
 class HostLengths {

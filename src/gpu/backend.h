@@ -11,6 +11,7 @@
 #include "gdpa/attention.h"
 #include "gdpa/compile.h"
 #include "gdpa/plan.h"
+#include "gpu/driver.h"
 #include "gpu/kernel.h"
 #include "gpu/plan.h"
 #include "plan/prepared_tiles.h"
@@ -21,6 +22,11 @@ namespace gdpa::gpu {
 /// of the stream and frees it.
 void run(const Problem& problem, const Params& params, const Expressions& expressions, void* stream,
          const Workspace& workspace);
+
+/// Runs the launches of a plan in order. The device of the problem is current. `bytes_function` returns the size of the
+/// workspace, for messages.
+void run_plan(const GpuPlan& plan, const Problem& problem, const Params& params, const Expressions& expressions,
+              Stream stream, const Workspace& workspace, const char* bytes_function = "workspace_bytes");
 
 /// The preparation of a mask expression for calls with the same operands, in one or both directions.
 class MaskPreparation {

@@ -324,24 +324,24 @@ KernelsOfCall::~KernelsOfCall() {
   if (end_ != nullptr) launched_calls().end(end_, stream_);
 }
 
-KernelsOfCall find_kernels(const std::vector<const Kernel*>& kernels, const Expressions& expressions, int device,
+KernelsOfCall find_kernels(const std::vector<Launch>& launches, const Expressions& expressions, int device,
                            Stream stream) {
   Registry& known = registry();
   const bool is_captured = is_capturing(stream);
-  LoadedKernels found(kernels.size());
+  LoadedKernels found(launches.size());
   std::vector<std::size_t> missing;
   {
     const std::shared_lock lock(known.mutex);
-    for (std::size_t i = 0; i < kernels.size(); ++i) {
-      if (kernels[i] == nullptr) continue;
-      found[i] = known.use(key_of(*kernels[i], expressions, device), is_captured);
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+      if (launches[i].clears()) continue;
+      found[i] = known.use(key_of(launches[i].kernel(), expressions, device), is_captured);
       if (found[i] == nullptr) missing.push_back(i);
     }
   }
   if (missing.empty()) return {std::move(found), device, stream, is_captured};
-  if (is_captured) refuse_during_capture(*kernels[missing.front()]);
+  if (is_captured) refuse_during_capture(launches[missing.front()].kernel());
   std::vector<Kernel> wanted;
-  for (const std::size_t i : missing) wanted.push_back(*kernels[i]);
+  for (const std::size_t i : missing) wanted.push_back(launches[i].kernel());
   const LoadedKernels loaded =
       load_kernels(wanted, compile_kernels(wanted, expressions, target_of(device).architecture), expressions, device);
   for (std::size_t i = 0; i < missing.size(); ++i) found[missing[i]] = loaded[i];

@@ -27,7 +27,7 @@ struct LoadedKernel {
   unsigned shared_bytes = 0;  ///< dynamic shared memory of a CTA
 };
 
-/// Some kernels; null for a null pointer to a kernel. They stay loaded at least for the lifetime of this list.
+/// Some kernels; null for a launch without a kernel. They stay loaded at least for the lifetime of this list.
 using LoadedKernels = std::vector<std::shared_ptr<const LoadedKernel>>;
 
 /// The kernels of the launches of a call on a stream. They stay loaded until the work that was launched on the stream
@@ -52,9 +52,9 @@ class KernelsOfCall {
 /// variable is not a number above 0.
 std::size_t most_loaded_kernels();
 
-/// Returns kernels on a device; a null pointer stands for a launch without a kernel. The context of the device must be
-/// current. If `stream` is captured into a CUDA graph and a kernel is not loaded, throws Error (runtime) with a remedy.
-KernelsOfCall find_kernels(const std::vector<const Kernel*>& kernels, const Expressions& expressions, int device,
+/// Returns the kernels of launches on a device. The context of the device must be current. If `stream` is captured into
+/// a CUDA graph and a kernel is not loaded, throws Error (runtime) with a remedy.
+KernelsOfCall find_kernels(const std::vector<Launch>& launches, const Expressions& expressions, int device,
                            Stream stream);
 
 /// Returns kernels for an architecture ("sm_90a"), from the cache on disk or from the compiler. Needs

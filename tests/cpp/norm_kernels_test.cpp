@@ -41,10 +41,13 @@ NormGradients gradients_of(const Case& c, int64_t rows) {
   return gradients;
 }
 
-std::vector<NormStep> steps_of(const Case& c, int64_t rows, const Gpu& gpu) {
-  std::vector<NormStep> steps = norm_backward_steps(norm_of(c, rows), gradients_of(c, rows), c.aligned, gpu);
-  steps.push_back(norm_step(norm_of(c, rows), c.aligned, gpu));
-  return steps;
+std::vector<Launch> backward_launches(const Case& c, int64_t rows, const NormGradients& gradients, const Gpu& gpu) {
+  return norm_backward_plan(norm_of(c, rows), {}, {}, gradients, c.aligned, gpu).launches;
+}
+std::vector<Launch> launches_of(const Case& c, int64_t rows, const Gpu& gpu) {
+  std::vector<Launch> launches = backward_launches(c, rows, gradients_of(c, rows), gpu);
+  launches.push_back(norm_plan(norm_of(c, rows), {}, {}, c.aligned, gpu).launches.at(0));
+  return launches;
 }
 
 class NormKernels : public testing::TestWithParam<Case> {};
@@ -56,11 +59,11 @@ TEST_P(NormKernels, KeepEverythingInRegisters) {
     GTEST_SKIP() << error.what();
   }
   const Activation identity("identity");
-  for (const auto& [kernel, ctas] : steps_of(GetParam(), 1000, {})) {
-    const std::string source = kernel.source(identity.function());
+  for (const Launch& launch : launches_of(GetParam(), 1000, {})) {
+    const std::string source = launch.kernel().source(identity.function());
     for (const char* const architecture : {"sm_80", "sm_90a", "sm_100a"}) {
       for (const jit::Nvrtc& nvrtc : compilers()) {
-        SCOPED_TRACE(kernel.description() + " " + architecture + " NVRTC " + nvrtc.version());
+        SCOPED_TRACE(launch.kernel().description() + " " + architecture + " NVRTC " + nvrtc.version());
         const jit::Compiled compiled = compile(nvrtc, {source, "identity"}, architecture);
         const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
         EXPECT_EQ(cubin.local_bytes().value_or(-1), 0);
@@ -84,8 +87,8 @@ TEST(NormPlan, ManyRowsHaveAsManyCtasAsFitAndFewRowsHaveFewer) {
   const Case narrow{DType::bfloat16, 512, Norm::Kind::rms, DType::bfloat16, true};
   const Case wide{DType::bfloat16, 4096, Norm::Kind::rms, DType::bfloat16, true};
   const auto ctas = [&](const Case& c, int64_t rows) {
-    const std::vector<NormStep> steps = steps_of(c, rows, gpu);
-    return std::vector<int64_t>{steps[0].ctas, steps[2].ctas};
+    const std::vector<Launch> launches = launches_of(c, rows, gpu);
+    return std::vector<int64_t>{launches[0].ctas(), launches[2].ctas()};
   };
   EXPECT_EQ(ctas(narrow, 1'000'000), (std::vector<int64_t>{300, 400})) << "of 128 threads, which need many registers";
   EXPECT_EQ(ctas(narrow, 17), (std::vector<int64_t>{5, 5})) << "a CTA has 4 rows at a time";
@@ -96,9 +99,9 @@ TEST(NormPlan, ManyRowsHaveAsManyCtasAsFitAndFewRowsHaveFewer) {
 TEST(NormPlan, OnlyGradientsOfWeightsNeedASecondKernel) {
   const Case c{DType::bfloat16, 512, Norm::Kind::layer, DType::bfloat16, true};
   NormGradients gradients = gradients_of(c, 10);
-  EXPECT_EQ(norm_backward_steps(norm_of(c, 10), gradients, true, {}).size(), 2U);
+  EXPECT_EQ(backward_launches(c, 10, gradients, {}).size(), 2U);
   gradients.weight = gradients.bias = {};
-  EXPECT_EQ(norm_backward_steps(norm_of(c, 10), gradients, true, {}).size(), 1U);
+  EXPECT_EQ(backward_launches(c, 10, gradients, {}).size(), 1U);
 }
 
 // --- checks ----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@
 #include "definition/divide.h"
 #include "expression/function.h"
 #include "gdpa/activation.h"
+#include "gpu/backend.h"
 #include "gpu/driver.h"
-#include "gpu/loaded_kernels.h"
-#include "gpu/memory.h"
 #include "gpu/target.h"
 #include "portable/arguments.cuh"
 
@@ -65,22 +64,6 @@ NormRowsKernel rows_kernel_of(const Norm& norm) {
           weights && weights->dtype == DType::float32};
 }
 
-void write_rows(const NormRowsKernel& kernel, ConfigText& config) {
-  const GpuElement weight = kernel.weight_is_float32 ? GpuElement::float32 : kernel.element;
-  config.type("Element", fmt::format("gdpa::{}", in_source(kernel.element)));
-  config.type("Weight", fmt::format("gdpa::{}", in_source(weight)));
-  config.number("columns", kernel.columns);
-}
-
-void write_operands(const NormOperandsKernel& kernel, ConfigText& config) {
-  write_rows(kernel, config);
-  config.flag("aligned", kernel.aligned);
-  config.flag("is_layer", kernel.is_layer);
-  config.flag("has_weight", kernel.has_weight);
-  config.flag("has_bias", kernel.has_bias);
-  config.flag("has_gate", kernel.has_gate);
-}
-
 /// The threads of a row and of a CTA; kernels/portable/norm_row.cuh has the same rule.
 struct Threads {
   int64_t of_row = 1;
@@ -115,15 +98,11 @@ NormOperandsKernel operands_kernel_of(const Norm& norm, bool aligned, int64_t th
           static_cast<int>(ctas_of_multiprocessor(norm, threads))};
 }
 
-int sums_of(const NormGradients& gradients) {
-  return static_cast<int>(is_wanted(gradients.weight)) + static_cast<int>(is_wanted(gradients.bias));
-}
-
-/// Aligned rows have the most CTAs.
-int64_t workspace_bytes(const Norm& norm, const NormGradients& gradients, const Gpu& gpu) {
+/// The memory of the partial sums of all CTAs. Aligned rows have the most CTAs.
+int64_t bytes_of_partials(const Norm& norm, const NormGradients& gradients, const Gpu& gpu) {
+  const int sums = static_cast<int>(is_wanted(gradients.weight)) + static_cast<int>(is_wanted(gradients.bias));
   const int64_t ctas = ctas_of(norm, backward_threads(norm, true), gpu);
-  const int64_t numbers = ctas * sums_of(gradients) * api::columns_of(norm.x);
-  return divide_up(numbers * static_cast<int64_t>(sizeof(float)), Workspace::alignment) * Workspace::alignment;
+  return ctas * sums * api::columns_of(norm.x) * static_cast<int64_t>(sizeof(float));
 }
 
 /// Norms evaluate no function; the kernels of the process need one for their keys.
@@ -132,107 +111,80 @@ const activation::Function& no_function() {
   return identity.function();
 }
 
-void launch(const LoadedKernel& kernel, int64_t ctas, void* arguments, void* stream) {
-  void* parameters[] = {arguments};
-  check(Driver::get().launch(kernel.handle, static_cast<unsigned>(ctas), 1, 1, kernel.threads, 1, 1,
-                             kernel.shared_bytes, static_cast<Stream>(stream), parameters, nullptr),
-        "launching a kernel");
+void run(const Norm& norm, const GpuPlan& plan) {
+  Problem problem;
+  problem.device = norm.x.device;
+  run_plan(plan, problem, {}, no_function(), static_cast<Stream>(norm.stream), norm.workspace, "norm_workspace_bytes");
 }
 
 }  // namespace
 
-std::string NormRowsKernel::properties() const { return fmt::format("{} of {} columns", in_source(element), columns); }
-
-SourceParts NormKernel::source(const Expressions& /*expressions*/) const {
-  ConfigText config;
-  write_operands(*this, config);
-  config.flag("has_residual", has_residual);
-  return {.config = config.text(), .ctas = ctas};
-}
-
-SourceParts NormBackwardKernel::source(const Expressions& /*expressions*/) const {
-  ConfigText config;
-  write_operands(*this, config);
-  config.flag("computes_x", computes_x);
-  config.flag("computes_gate", computes_gate);
-  config.flag("computes_weight", computes_weight);
-  config.flag("computes_bias", computes_bias);
-  return {.config = config.text(), .ctas = ctas};
-}
-
-SourceParts NormReduceKernel::source(const Expressions& /*expressions*/) const {
-  ConfigText config;
-  write_rows(*this, config);
-  return {.config = config.text()};
-}
-
-NormStep norm_step(const Norm& norm, bool aligned, const Gpu& gpu) {
+GpuPlan norm_plan(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics, bool aligned,
+                  const Gpu& gpu) {
   const int64_t threads = forward_threads(norm, aligned);
   const NormKernel kernel{operands_kernel_of(norm, aligned, threads), norm.residual.has_value()};
-  return {Kernel(kernel), ctas_of(norm, threads, gpu)};
-}
-
-std::vector<NormStep> norm_backward_steps(const Norm& norm, const NormGradients& gradients, bool aligned,
-                                          const Gpu& gpu) {
-  const int64_t threads = backward_threads(norm, aligned);
-  const NormBackwardKernel kernel{operands_kernel_of(norm, aligned, threads), is_wanted(gradients.x),
-                                  is_wanted(gradients.gate), is_wanted(gradients.weight), is_wanted(gradients.bias)};
-  std::vector<NormStep> steps = {{Kernel(kernel), ctas_of(norm, threads, gpu)}};
-  const int sums = sums_of(gradients);
-  if (sums == 0) return steps;
-  constexpr int64_t numbers_of_a_cta = 32;
-  steps.push_back(
-      {Kernel(NormReduceKernel{rows_kernel_of(norm)}), divide_up(sums * api::columns_of(norm.x), numbers_of_a_cta)});
-  return steps;
-}
-
-void run_norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics) {
-  const int device = norm.x.device.index;
-  const CurrentDevice current(device);
-  const NormStep step = norm_step(norm, are_aligned(norm, y), target_of(device).gpu);
-  const KernelsOfCall kernels = find_kernels({&step.kernel}, no_function(), device, static_cast<Stream>(norm.stream));
-  portable::NormArguments arguments{
+  const portable::NormArguments arguments{
       norm.x.sizes[0],      static_cast<float>(norm.eps), rows_of(norm.x),
       rows_of(norm.gate),   rows_of(norm.residual),       rows_of(y),
       data_of(norm.weight), data_of(norm.bias),           static_cast<portable::RowStatistics*>(statistics.data)};
-  launch(kernels[0], step.ctas, &arguments, norm.stream);
+  GpuPlan plan;
+  plan.launches.push_back(
+      Launch::of(kernel, ctas_of(norm, threads, gpu), [arguments](const BoundCall& /*call*/) { return arguments; }));
+  return plan;
+}
+
+GpuPlan norm_backward_plan(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
+                           const NormGradients& gradients, bool aligned, const Gpu& gpu) {
+  const int64_t threads = backward_threads(norm, aligned), ctas = ctas_of(norm, threads, gpu);
+  const NormBackwardKernel kernel{operands_kernel_of(norm, aligned, threads), is_wanted(gradients.x),
+                                  is_wanted(gradients.gate), is_wanted(gradients.weight), is_wanted(gradients.bias)};
+  const portable::NormBackwardArguments arguments{norm.x.sizes[0],
+                                                  rows_of(norm.x),
+                                                  rows_of(norm.gate),
+                                                  rows_of(grad_y),
+                                                  rows_of(gradients.x),
+                                                  rows_of(gradients.gate),
+                                                  data_of(norm.weight),
+                                                  data_of(norm.bias),
+                                                  static_cast<const portable::RowStatistics*>(statistics.data),
+                                                  nullptr};
+  GpuPlan plan;
+  const int64_t partials = plan.workspace.reserve(bytes_of_partials(norm, gradients, gpu));
+  plan.launches.push_back(Launch::of(kernel, ctas, [arguments, partials](const BoundCall& call) {
+    portable::NormBackwardArguments with_partials = arguments;
+    with_partials.partials = call.at<float>(partials);
+    return with_partials;
+  }));
+  portable::NormReduceArguments reduce{nullptr, ctas, 0, {}};
+  for (const MutableTensorView* const gradient : {&gradients.weight, &gradients.bias}) {
+    if (is_wanted(*gradient)) reduce.gradients[reduce.sums++] = gradient->data;
+  }
+  if (reduce.sums == 0) return plan;
+  constexpr int64_t numbers_of_a_cta = 32;
+  plan.launches.push_back(Launch::of(NormReduceKernel{rows_kernel_of(norm)},
+                                     divide_up(reduce.sums * api::columns_of(norm.x), numbers_of_a_cta),
+                                     [reduce, partials](const BoundCall& call) {
+                                       portable::NormReduceArguments with_partials = reduce;
+                                       with_partials.partials = call.at<float>(partials);
+                                       return with_partials;
+                                     }));
+  return plan;
+}
+
+void run_norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics) {
+  const CurrentDevice current(norm.x.device.index);
+  run(norm, norm_plan(norm, y, statistics, are_aligned(norm, y), target_of(norm.x.device.index).gpu));
 }
 
 void run_norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
                        const NormGradients& gradients) {
-  const int device = norm.x.device.index;
-  const CurrentDevice current(device);
-  const Gpu& gpu = target_of(device).gpu;
-  const std::vector<NormStep> steps =
-      norm_backward_steps(norm, gradients, are_aligned(norm, grad_y, gradients.x, gradients.gate), gpu);
-  std::vector<const Kernel*> wanted;
-  for (const NormStep& step : steps) wanted.push_back(&step.kernel);
-  const KernelsOfCall kernels = find_kernels(wanted, no_function(), device, static_cast<Stream>(norm.stream));
-  const Memory memory(norm.workspace, workspace_bytes(norm, gradients, gpu), static_cast<Stream>(norm.stream),
-                      "norm_workspace_bytes");
-  auto* const partials = static_cast<float*>(memory.at(0));
-  portable::NormBackwardArguments arguments{norm.x.sizes[0],
-                                            rows_of(norm.x),
-                                            rows_of(norm.gate),
-                                            rows_of(grad_y),
-                                            rows_of(gradients.x),
-                                            rows_of(gradients.gate),
-                                            data_of(norm.weight),
-                                            data_of(norm.bias),
-                                            static_cast<const portable::RowStatistics*>(statistics.data),
-                                            partials};
-  launch(kernels[0], steps.front().ctas, &arguments, norm.stream);
-  if (steps.size() == 1) return;
-  portable::NormReduceArguments reduce{partials, steps.front().ctas, sums_of(gradients), {}};
-  int sums = 0;
-  for (const MutableTensorView* const gradient : {&gradients.weight, &gradients.bias}) {
-    if (is_wanted(*gradient)) reduce.gradients[sums++] = gradient->data;
-  }
-  launch(kernels[1], steps.back().ctas, &reduce, norm.stream);
+  const CurrentDevice current(norm.x.device.index);
+  const bool aligned = are_aligned(norm, grad_y, gradients.x, gradients.gate);
+  run(norm, norm_backward_plan(norm, grad_y, statistics, gradients, aligned, target_of(norm.x.device.index).gpu));
 }
 
 int64_t norm_workspace_bytes(const Norm& norm, const NormGradients& gradients) {
-  return workspace_bytes(norm, gradients, target_of(norm.x.device.index).gpu);
+  return norm_backward_plan(norm, {}, {}, gradients, true, target_of(norm.x.device.index).gpu).workspace.bytes();
 }
 
 }  // namespace gdpa::gpu
