@@ -12,28 +12,23 @@
 
 namespace gdpa::gpu {
 
-class Family {
- public:
-  Family() = default;
-  Family(const Family&) = delete;
-  Family& operator=(const Family&) = delete;
-  virtual ~Family() = default;
-
-  /// The name in sentences: "Hopper".
-  virtual std::string_view title() const = 0;
+struct Family {
+  std::string_view title;  ///< in sentences: "Hopper"
 
   /// Why the kernels of the family cannot compute a call, in words that `gdpa explain` prints; empty if they can.
-  virtual std::string why_not(const Call& call) const = 0;
+  std::string (*why_not)(const Call& call);
 
   /// Adds the launches of a call for which why_not() is empty, their memory and the reason for them. A pure function:
   /// it uses neither the driver nor the lengths of jagged sequences. Throws Error (runtime) if the GPU has too little
   /// shared memory.
-  virtual void add_attention(const Call& call, GpuPlan& plan) const = 0;
+  void (*add_attention)(const Call& call, GpuPlan& plan);
 
   /// The same for the kernel of the gradients of tensors.
-  virtual std::string why_not_parameter_gradients(const Call& call) const = 0;
-  virtual void add_parameter_gradients(const Call& call, const ParameterGradientsForm& form, GpuPlan& plan) const = 0;
+  std::string (*why_not_parameter_gradients)(const Call& call);
+  void (*add_parameter_gradients)(const Call& call, const ParameterGradientsForm& form, GpuPlan& plan);
 };
+
+extern const Family hopper_family, portable_family;
 
 /// Adds the kernels of the first family, in the order of preference, that can compute a call. The plan's reason says
 /// why the preferred families cannot. Nothing else in gdpa selects a family.

@@ -6,15 +6,12 @@
 #include <optional>
 
 #include "common/window_mask.cuh"
-#include "gpu/families/hopper/lengths.h"
 #include "gpu/families/hopper/plans.h"
 #include "gpu/families/hopper/reads.h"
 #include "gpu/kernels/hopper_backward.h"
 #include "gpu/kernels/hopper_wide_backward.h"
 #include "gpu/kernels/key_schedule.h"
 #include "gpu/kernels/round_grad_query.h"
-#include "gpu/thresholds.h"
-#include "gpu/workspace.h"
 #include "hopper/key_tile.cuh"
 
 namespace gdpa::gpu {

@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <string_view>
 
 #include "gpu/families/family.h"
 #include "gpu/families/hopper/plans.h"
-#include "gpu/families/registry.h"
 #include "gpu/kernels/hopper.h"
 
 namespace gdpa::gpu {
@@ -32,36 +30,17 @@ std::string why_not_any(const Call& call) {
   return {};
 }
 
-class HopperFamily final : public Family {
- public:
-  std::string_view title() const override { return "Hopper"; }
+std::string why_not(const Call& call) {
+  const std::string why_not = why_not_any(call);
+  return why_not.empty() && call.problem.direction == Direction::backward ? why_not_hopper_backward(call) : why_not;
+}
 
-  std::string why_not(const Call& call) const override {
-    const std::string why_not = why_not_any(call);
-    const bool is_backward = call.problem.direction == Direction::backward;
-    return why_not.empty() && is_backward ? why_not_hopper_backward(call) : why_not;
-  }
-
-  void add_attention(const Call& call, GpuPlan& plan) const override {
-    if (call.problem.direction == Direction::forward) {
-      add_hopper_forward(call, plan);
-    } else {
-      add_hopper_backward(call, plan);
-    }
-  }
-
-  std::string why_not_parameter_gradients(const Call& call) const override { return why_not_any(call); }
-
-  void add_parameter_gradients(const Call& call, const ParameterGradientsForm& form, GpuPlan& plan) const override {
-    add_hopper_parameter_gradients(call, form, plan);
-  }
-};
+void add_attention_kernels(const Call& call, GpuPlan& plan) {
+  (call.problem.direction == Direction::forward ? add_hopper_forward : add_hopper_backward)(call, plan);
+}
 
 }  // namespace
 
-const Family& hopper_family() {
-  static const HopperFamily family;
-  return family;
-}
+const Family hopper_family = {"Hopper", why_not, add_attention_kernels, why_not_any, add_hopper_parameter_gradients};
 
 }  // namespace gdpa::gpu

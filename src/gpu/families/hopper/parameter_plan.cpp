@@ -5,7 +5,6 @@
 #include "codegen/gradients.h"
 #include "gpu/families/hopper/plans.h"
 #include "gpu/kernels/hopper_parameter_gradients.h"
-#include "gpu/workspace.h"
 
 namespace gdpa::gpu {
 namespace {

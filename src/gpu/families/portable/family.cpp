@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "gpu/families/family.h"
-#include "gpu/families/registry.h"
 #include "gpu/kernels/portable_backward.h"
 #include "gpu/kernels/portable_backward_query.h"
 #include "gpu/kernels/portable_forward.h"
@@ -76,31 +75,19 @@ void add_backward(const Call& call, GpuPlan& plan) {
   if (has_query_kernel) add(call, query_kernel, false, query_tiles(call, query_kernel, plan.splits), plan);
 }
 
-class PortableFamily final : public Family {
- public:
-  std::string_view title() const override { return "portable"; }
-  std::string why_not(const Call& /*call*/) const override { return {}; }
-  std::string why_not_parameter_gradients(const Call& /*call*/) const override { return {}; }
+void add_attention_kernels(const Call& call, GpuPlan& plan) {
+  (call.problem.direction == Direction::forward ? add_forward : add_backward)(call, plan);
+}
 
-  void add_attention(const Call& call, GpuPlan& plan) const override {
-    if (call.problem.direction == Direction::forward) {
-      add_forward(call, plan);
-    } else {
-      add_backward(call, plan);
-    }
-  }
+void add_gradients_of_tensors(const Call& call, const ParameterGradientsForm& form, GpuPlan& plan) {
+  PortableParameterGradients kernel = portable_parameter_gradients_for(call, form);
+  add(call, kernel, false, query_tiles(call, kernel, call.problem.batch), plan);
+}
 
-  void add_parameter_gradients(const Call& call, const ParameterGradientsForm& form, GpuPlan& plan) const override {
-    PortableParameterGradients kernel = portable_parameter_gradients_for(call, form);
-    add(call, kernel, false, query_tiles(call, kernel, call.problem.batch), plan);
-  }
-};
+std::string never(const Call& /*call*/) { return {}; }
 
 }  // namespace
 
-const Family& portable_family() {
-  static const PortableFamily family;
-  return family;
-}
+const Family portable_family = {"portable", never, add_attention_kernels, never, add_gradients_of_tensors};
 
 }  // namespace gdpa::gpu
