@@ -25,18 +25,10 @@ constexpr std::size_t longest_strip = 1024;
 /// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends
 /// only on the step and its operands, so that f has the same bits in the program of f and in the program of f and f'.
 struct Node {
-  Code code = Code::copy;
+  Code code = Code::operation;
   int operands = 0;
   std::array<std::uint16_t, 3> operand = {};
 };
-
-/// Returns the instruction of an operation. Constants, inputs and the score are registers and have no instruction.
-Code code_of(Operation operation) {
-  static_assert(static_cast<int>(Code::add) == static_cast<int>(Operation::add) &&
-                    static_cast<int>(Code::select) == static_cast<int>(Operation::select),
-                "the codes have the order of the operations");
-  return static_cast<Code>(operation);
-}
 
 bool is_product(const Program& program, std::uint16_t step) {
   return program.steps[step].operation == Operation::multiply;
@@ -63,8 +55,7 @@ Node node_of(const Program& program, const Step& step) {
   if (step.operation == Operation::floor && program.steps[step.a].operation == Operation::log2) {
     return {Code::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
   }
-  const int operands = activation::operand_count(step.operation);
-  return {operands > 0 ? code_of(step.operation) : Code::copy, operands, {step.a, step.b, step.c}};
+  return {Code::operation, activation::operand_count(step.operation), {step.a, step.b, step.c}};
 }
 
 /// 1 - sigmoid(x) for a sigmoid of the program. One instruction computes both, because the difference would cancel.
@@ -150,7 +141,7 @@ class Translation {
         const auto destination = static_cast<std::uint16_t>(first_result_register + k);
         const std::uint16_t source = register_[program_.results[k]];
         if (source == destination || (source == score_register) != from_score) continue;
-        instructions.push_back({Code::copy, destination, source, 0, 0});
+        instructions.push_back({.code = Code::copy, .destination = destination, .a = source});
       }
     }
   }
@@ -162,7 +153,7 @@ class Translation {
     for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
     if (is_written_already(i)) return;
     register_[i] = destination_of(i, i);
-    instructions.push_back({node.code, register_[i], from[0], from[1], from[2]});
+    instructions.push_back({node.code, program_.steps[i].operation, register_[i], from[0], from[1], from[2]});
     if (!complement_[i]) return;
     instructions.back().code = Code::sigmoid_and_complement;
     instructions.back().b = register_[*complement_[i]] = destination_of(*complement_[i], i);

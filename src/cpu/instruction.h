@@ -5,42 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "expression/operation.h"
+
 namespace gdpa::cpu {
 
-/// The operation of an instruction with operands a, b and c. A comparison gives a mask with all bits set or no bits
-/// set.
+/// What an instruction computes from its operands a, b and c: its operation, or several operations at once. A
+/// comparison gives a mask with all bits set or no bits set.
 enum class Code : std::uint8_t {
-  copy = 2,
-  add,  // from here on to select, in the order of activation::Operation
-  subtract,
-  multiply,
-  divide,
-  floor_divide,
-  power,
-  negate,
-  absolute,
-  sign,
-  floor,
-  sqrt,
-  rsqrt,
-  exp,
-  exp2,
-  expm1,
-  log,
-  log2,
-  log1p,
-  tanh,
-  sigmoid,
-  erf,
-  softplus,
-  sin,
-  cos,
-  minimum,
-  maximum,
-  less,
-  less_equal,
-  equal,
-  select,
+  operation,
+  copy,
   multiply_add,            // a * b + c, rounded once if the processor has fused multiply-add
   multiply_subtract,       // a * b - c
   subtract_product,        // c - a * b
@@ -51,6 +24,7 @@ enum class Code : std::uint8_t {
 /// Operands and destination are numbers of registers. The destination may also be an operand.
 struct Instruction {
   Code code = Code::copy;
+  activation::Operation operation = {};
   std::uint16_t destination = 0;
   std::uint16_t a = 0;
   std::uint16_t b = 0;

@@ -93,80 +93,93 @@ struct Strip {
   })
 
 template <class T>
+HWY_INLINE void run_operation(const Strip<T>& strip) {
+  using activation::Operation;
+  switch (strip.instruction.operation) {
+    case Operation::constant:
+    case Operation::score:
+    case Operation::input:
+      return;
+    case Operation::add:
+      return GDPA_BINARY(hn::Add(a, b));
+    case Operation::subtract:
+      return GDPA_BINARY(hn::Sub(a, b));
+    case Operation::multiply:
+      return GDPA_BINARY(hn::Mul(a, b));
+    case Operation::divide:
+      return GDPA_BINARY(hn::Div(a, b));
+    case Operation::floor_divide:
+      return GDPA_BINARY(hn::Floor(hn::Div(a, b)));
+    case Operation::power:
+      return GDPA_BINARY(power(d, a, b));
+    case Operation::negate:
+      return GDPA_UNARY((void(d), hn::Neg(a)));
+    case Operation::absolute:
+      return GDPA_UNARY((void(d), hn::Abs(a)));
+    case Operation::sign:
+      return GDPA_UNARY(sign(d, a));
+    case Operation::floor:
+      return GDPA_UNARY((void(d), hn::Floor(a)));
+    case Operation::sqrt:
+      return GDPA_UNARY((void(d), hn::Sqrt(a)));
+    case Operation::rsqrt:
+      return GDPA_UNARY(hn::Div(hn::Set(d, 1), hn::Sqrt(a)));
+    case Operation::exp:
+      return GDPA_UNARY(exp(d, a));
+    case Operation::exp2:
+      return GDPA_UNARY(exp2(d, a));
+    case Operation::expm1:
+      return GDPA_UNARY(expm1(d, a));
+    case Operation::log:
+      return GDPA_UNARY(log(d, a));
+    case Operation::log2:
+      return GDPA_UNARY(log2(d, a));
+    case Operation::log1p:
+      return GDPA_UNARY(log1p(d, a));
+    case Operation::tanh:
+      return GDPA_UNARY(tanh(d, a));
+    case Operation::sigmoid:
+      return GDPA_UNARY(sigmoid(d, a));
+    case Operation::erf:
+      return GDPA_UNARY(erf(d, a));
+    case Operation::softplus:
+      return GDPA_UNARY(softplus(d, a));
+    case Operation::sin:
+      return GDPA_UNARY(sin(d, a));
+    case Operation::cos:
+      return GDPA_UNARY(cos(d, a));
+    case Operation::minimum:
+      return GDPA_BINARY(minimum(d, a, b));
+    case Operation::maximum:
+      return GDPA_BINARY(maximum(d, a, b));
+    case Operation::less:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Lt(a, b)));
+    case Operation::less_equal:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Le(a, b)));
+    case Operation::equal:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Eq(a, b)));
+    case Operation::select:
+      return GDPA_TERNARY(hn::IfThenElse(hn::MaskFromVec(a), b, c));
+  }
+}
+
+template <class T>
 HWY_INLINE void run_instruction(const Strip<T>& strip) {
   switch (strip.instruction.code) {
+    case Code::operation:
+      return run_operation(strip);
     case Code::copy:
       return GDPA_UNARY((void(d), a));
-    case Code::add:
-      return GDPA_BINARY(hn::Add(a, b));
-    case Code::subtract:
-      return GDPA_BINARY(hn::Sub(a, b));
-    case Code::multiply:
-      return GDPA_BINARY(hn::Mul(a, b));
-    case Code::divide:
-      return GDPA_BINARY(hn::Div(a, b));
-    case Code::floor_divide:
-      return GDPA_BINARY(hn::Floor(hn::Div(a, b)));
     case Code::multiply_add:
       return GDPA_TERNARY(hn::MulAdd(a, b, c));
     case Code::multiply_subtract:
       return GDPA_TERNARY(hn::MulSub(a, b, c));
     case Code::subtract_product:
       return GDPA_TERNARY(hn::NegMulAdd(a, b, c));
-    case Code::power:
-      return GDPA_BINARY(power(d, a, b));
-    case Code::negate:
-      return GDPA_UNARY((void(d), hn::Neg(a)));
-    case Code::absolute:
-      return GDPA_UNARY((void(d), hn::Abs(a)));
-    case Code::sign:
-      return GDPA_UNARY(sign(d, a));
-    case Code::floor:
-      return GDPA_UNARY((void(d), hn::Floor(a)));
-    case Code::sqrt:
-      return GDPA_UNARY((void(d), hn::Sqrt(a)));
-    case Code::rsqrt:
-      return GDPA_UNARY(hn::Div(hn::Set(d, 1), hn::Sqrt(a)));
-    case Code::exp:
-      return GDPA_UNARY(exp(d, a));
-    case Code::exp2:
-      return GDPA_UNARY(exp2(d, a));
-    case Code::expm1:
-      return GDPA_UNARY(expm1(d, a));
-    case Code::log:
-      return GDPA_UNARY(log(d, a));
-    case Code::log2:
-      return GDPA_UNARY(log2(d, a));
     case Code::floor_log2:
       return GDPA_UNARY(floor_log2(d, a));
-    case Code::log1p:
-      return GDPA_UNARY(log1p(d, a));
-    case Code::tanh:
-      return GDPA_UNARY(tanh(d, a));
-    case Code::sigmoid:
-      return GDPA_UNARY(sigmoid(d, a));
     case Code::sigmoid_and_complement:
       return strip.sigmoid_and_complement();
-    case Code::erf:
-      return GDPA_UNARY(erf(d, a));
-    case Code::softplus:
-      return GDPA_UNARY(softplus(d, a));
-    case Code::sin:
-      return GDPA_UNARY(sin(d, a));
-    case Code::cos:
-      return GDPA_UNARY(cos(d, a));
-    case Code::minimum:
-      return GDPA_BINARY(minimum(d, a, b));
-    case Code::maximum:
-      return GDPA_BINARY(maximum(d, a, b));
-    case Code::less:
-      return GDPA_BINARY(hn::VecFromMask(d, hn::Lt(a, b)));
-    case Code::less_equal:
-      return GDPA_BINARY(hn::VecFromMask(d, hn::Le(a, b)));
-    case Code::equal:
-      return GDPA_BINARY(hn::VecFromMask(d, hn::Eq(a, b)));
-    case Code::select:
-      return GDPA_TERNARY(hn::IfThenElse(hn::MaskFromVec(a), b, c));
   }
 }
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <tuple>
 
-#include "expression/scalar.h"
 #include "gdpa/error.h"
 
 namespace gdpa::activation {

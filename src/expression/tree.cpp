@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "expression/scalar.h"
 #include "gdpa/error.h"
 
 namespace gdpa::activation {

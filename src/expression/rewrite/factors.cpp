@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "expression/lower.h"
-#include "expression/scalar.h"
 
 namespace gdpa::activation {
 

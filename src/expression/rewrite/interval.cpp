@@ -4,7 +4,6 @@
 #include <numbers>
 #include <utility>
 
-#include "expression/scalar.h"
 
 namespace gdpa::activation {
 
