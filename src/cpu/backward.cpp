@@ -225,7 +225,7 @@ class Backward {
     for (std::size_t k = 2; k < head.results; ++k) {
       results.push_back(terms_.data() + (k - 2) * static_cast<std::size_t>(count));
     }
-    head.evaluator.evaluate(scores_, count, results, inputs_.arrays());
+    head.evaluator.evaluate<Compute>(scores_, count, results, inputs_.arrays());
     return results;
   }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -25,7 +24,8 @@ constexpr std::size_t longest_strip = 1024;
 /// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends
 /// only on the step and its operands, so that f has the same bits in the program of f and in the program of f and f'.
 struct Node {
-  Code code = Code::operation;
+  Operation operation = Operation::score;
+  Fused fused = Fused::none;
   int operands = 0;
   std::array<std::uint16_t, 3> operand = {};
 };
@@ -34,28 +34,27 @@ bool is_product(const Program& program, std::uint16_t step) {
   return program.steps[step].operation == Operation::multiply;
 }
 
-Node product_and(const Program& program, Code code, std::uint16_t product, std::uint16_t other) {
-  const Step& factors = program.steps[product];
-  return {code, 3, {factors.a, factors.b, other}};
-}
-
 Node node_of(const Program& program, const Step& step) {
+  const auto product_and = [&](Fused fused, std::uint16_t product, std::uint16_t other) {
+    const Step& factors = program.steps[product];
+    return Node{step.operation, fused, 3, {factors.a, factors.b, other}};
+  };
   if (step.operation == Operation::add && is_product(program, step.a)) {
-    return product_and(program, Code::multiply_add, step.a, step.b);
+    return product_and(Fused::multiply_add, step.a, step.b);
   }
   if (step.operation == Operation::add && is_product(program, step.b)) {
-    return product_and(program, Code::multiply_add, step.b, step.a);
+    return product_and(Fused::multiply_add, step.b, step.a);
   }
   if (step.operation == Operation::subtract && is_product(program, step.a)) {
-    return product_and(program, Code::multiply_subtract, step.a, step.b);
+    return product_and(Fused::multiply_subtract, step.a, step.b);
   }
   if (step.operation == Operation::subtract && is_product(program, step.b)) {
-    return product_and(program, Code::subtract_product, step.b, step.a);
+    return product_and(Fused::subtract_product, step.b, step.a);
   }
   if (step.operation == Operation::floor && program.steps[step.a].operation == Operation::log2) {
-    return {Code::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
+    return {step.operation, Fused::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
   }
-  return {Code::operation, activation::operand_count(step.operation), {step.a, step.b, step.c}};
+  return {step.operation, Fused::none, activation::operand_count(step.operation), {step.a, step.b, step.c}};
 }
 
 /// 1 - sigmoid(x) for a sigmoid of the program. One instruction computes both, because the difference would cancel.
@@ -141,7 +140,7 @@ class Translation {
         const auto destination = static_cast<std::uint16_t>(first_result_register + k);
         const std::uint16_t source = register_[program_.results[k]];
         if (source == destination || (source == score_register) != from_score) continue;
-        instructions.push_back({.code = Code::copy, .destination = destination, .a = source});
+        instructions.push_back({Operation::score, Fused::none, destination, source, 0, 0});
       }
     }
   }
@@ -153,9 +152,9 @@ class Translation {
     for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
     if (is_written_already(i)) return;
     register_[i] = destination_of(i, i);
-    instructions.push_back({node.code, program_.steps[i].operation, register_[i], from[0], from[1], from[2]});
+    instructions.push_back({node.operation, node.fused, register_[i], from[0], from[1], from[2]});
     if (!complement_[i]) return;
-    instructions.back().code = Code::sigmoid_and_complement;
+    instructions.back().fused = Fused::sigmoid_and_complement;
     instructions.back().b = register_[*complement_[i]] = destination_of(*complement_[i], i);
   }
 
@@ -201,72 +200,43 @@ class Translation {
   std::size_t first_strip_ = 0;
 };
 
-/// The scratch memory of one thread. It grows to the largest requested size and is not freed before the thread ends.
-class Scratch {
- public:
-  template <class T>
-  T* strips(std::size_t count) {
-    const std::size_t bytes = count * sizeof(T) + alignment;
-    if (memory_.size() < bytes) memory_.resize(bytes);
-    void* start = memory_.data();
-    std::size_t space = memory_.size();
-    return static_cast<T*>(std::align(alignment, count * sizeof(T), start, space));
-  }
-
-  template <class T>
-  Register<T>* registers(std::size_t count) {
-    std::vector<Register<T>>* registers = nullptr;
-    if constexpr (sizeof(T) == sizeof(float)) registers = &float_registers_;
-    if constexpr (sizeof(T) == sizeof(double)) registers = &double_registers_;
-    if (registers->size() < count) registers->resize(count);
-    return registers->data();
-  }
-
- private:
-  static constexpr std::size_t alignment = 64;
-  std::vector<std::byte> memory_;
-  std::vector<Register<float>> float_registers_;
-  std::vector<Register<double>> double_registers_;
+/// A part of the scratch memory of a thread, which begins at a cache line.
+struct alignas(64) Line {
+  std::array<std::byte, 64> bytes;
 };
-
-template <class T>
-constexpr std::size_t whole_vectors(std::size_t count) {
-  return (count + strip_granularity<T> - 1) / strip_granularity<T> * strip_granularity<T>;
-}
 
 }  // namespace
 
 Evaluator::Evaluator(const Program& program, const Inputs& inputs) : results_(program.results.size()) {
   Translation translation(program, inputs);
   instructions_ = std::move(translation.instructions);
+  constants_ = std::move(translation.constants);
   strips_ = translation.strips;
   arrays_ = std::move(translation.arrays);
-  constants_.resize(translation.constants.size());
-  for (std::size_t i = 0; i < constants_.size(); ++i) {
-    constants_[i].float32.fill(static_cast<float>(translation.constants[i]));
-    constants_[i].float64.fill(translation.constants[i]);
-  }
 }
 
 template <class T>
-void Evaluator::evaluate_strips(const T* scores, std::int64_t count, std::span<T* const> results,
-                                const T* const* inputs) const {
+void Evaluator::evaluate(const T* scores, std::int64_t count, std::span<T* const> results,
+                         const T* const* inputs) const {
   assert(results.size() >= results_ && (inputs != nullptr || arrays_.empty()));
+  constexpr std::size_t step = strip_granularity<T>;
   // In addition to the scratch registers: strips for the score, the results and the inputs of the last, partial strip.
   const std::size_t first_array = 1 + results_;
   const std::size_t buffers = first_array + arrays_.size();
   const std::size_t fitting = scratch_bytes / sizeof(T) / (strips_ + buffers);
-  const std::size_t strip =
-      std::clamp(fitting / strip_granularity<T> * strip_granularity<T>, strip_granularity<T>, longest_strip);
+  const std::size_t strip = std::clamp(fitting / step * step, step, longest_strip);
 
-  thread_local Scratch scratch;
-  T* const memory = scratch.strips<T>((buffers + strips_) * strip);
-  Register<T>* const registers = scratch.registers<T>(buffers + constants_.size() + strips_);
+  // Of one thread. Both grow to the largest requested size.
+  thread_local std::vector<Line> lines;
+  thread_local std::vector<Register<T>> registers;
+  const std::size_t elements = (buffers + strips_) * strip + constants_.size() * step;
+  lines.resize(std::max(lines.size(), elements / step));
+  registers.resize(std::max(registers.size(), buffers + constants_.size() + strips_));
+  auto* const memory = reinterpret_cast<T*>(lines.data());
   for (std::size_t i = 0; i < constants_.size(); ++i) {
-    const T* numbers = nullptr;
-    if constexpr (sizeof(T) == sizeof(float)) numbers = constants_[i].float32.data();
-    if constexpr (sizeof(T) == sizeof(double)) numbers = constants_[i].float64.data();
-    registers[buffers + i] = {const_cast<T*>(numbers), true};  // never a destination
+    T* const constant = memory + (buffers + strips_) * strip + i * step;
+    std::fill_n(constant, step, static_cast<T>(constants_[i]));
+    registers[buffers + i] = {constant, true};
   }
   for (std::size_t i = 0; i < strips_; ++i) {
     registers[buffers + constants_.size() + i] = {memory + (buffers + i) * strip, false};
@@ -275,45 +245,28 @@ void Evaluator::evaluate_strips(const T* scores, std::int64_t count, std::span<T
   const auto total = static_cast<std::size_t>(count);
   for (std::size_t begin = 0; begin < total; begin += strip) {
     const std::size_t length = std::min(strip, total - begin);
-    const std::size_t padded = whole_vectors<T>(length);
+    const std::size_t padded = (length + step - 1) / step * step;
     if (padded == length) {
       registers[score_register] = {const_cast<T*>(scores + begin), false};  // never a destination
       for (std::size_t k = 0; k < results_; ++k) registers[first_result_register + k] = {results[k] + begin, false};
       for (std::size_t k = 0; k < arrays_.size(); ++k) {
         registers[first_array + k] = {const_cast<T*>(inputs[arrays_[k]] + begin), false};  // never a destination
       }
-      interpret(instructions_.data(), instructions_.size(), registers, length);
+      interpret(instructions_, registers.data(), length);
       continue;
     }
     for (std::size_t k = 0; k < buffers; ++k) registers[k] = {memory + k * strip, false};
     const auto copy = [&](const T* from, T* to) { std::fill(std::copy_n(from, length, to), to + padded, T{0}); };
     copy(scores + begin, memory);
-    for (std::size_t k = 0; k < arrays_.size(); ++k) {
-      copy(inputs[arrays_[k]] + begin, registers[first_array + k].data);
-    }
-    interpret(instructions_.data(), instructions_.size(), registers, padded);
+    for (std::size_t k = 0; k < arrays_.size(); ++k) copy(inputs[arrays_[k]] + begin, registers[first_array + k].data);
+    interpret(instructions_, registers.data(), padded);
     for (std::size_t k = 0; k < results_; ++k) {
       std::copy_n(registers[first_result_register + k].data, length, results[k] + begin);
     }
   }
 }
 
-void Evaluator::evaluate(const float* scores, std::int64_t count, float* value, float* derivative) const {
-  evaluate_strips<float>(scores, count, std::array{value, derivative}, nullptr);
-}
-
-void Evaluator::evaluate(const double* scores, std::int64_t count, double* value, double* derivative) const {
-  evaluate_strips<double>(scores, count, std::array{value, derivative}, nullptr);
-}
-
-void Evaluator::evaluate(const float* scores, std::int64_t count, std::span<float* const> results,
-                         const float* const* inputs) const {
-  evaluate_strips(scores, count, results, inputs);
-}
-
-void Evaluator::evaluate(const double* scores, std::int64_t count, std::span<double* const> results,
-                         const double* const* inputs) const {
-  evaluate_strips(scores, count, results, inputs);
-}
+template void Evaluator::evaluate(const float*, std::int64_t, std::span<float* const>, const float* const*) const;
+template void Evaluator::evaluate(const double*, std::int64_t, std::span<double* const>, const double* const*) const;
 
 }  // namespace gdpa::cpu

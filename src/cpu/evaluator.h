@@ -29,30 +29,21 @@ class Evaluator {
 
   explicit Evaluator(const activation::Program& program, const Inputs& inputs = {});
 
-  /// value[i] = f(scores[i]) and derivative[i] = f'(scores[i]) for i below count, for a program with the results {f} or
-  /// {f, f'} whose inputs have numbers. `derivative` is given if and only if the program has two results. Either output
-  /// may be `scores` itself; other overlaps are not allowed.
-  void evaluate(const float* scores, std::int64_t count, float* value, float* derivative = nullptr) const;
-  void evaluate(const double* scores, std::int64_t count, double* value, double* derivative = nullptr) const;
+  /// results[k][i] = result k of the program at scores[i], for i below count. Input n of the program, if it has no
+  /// number, is inputs[n][i]. A result may be `scores` itself; other overlaps are not allowed. T is float or double.
+  template <class T>
+  void evaluate(const T* scores, std::int64_t count, std::span<T* const> results, const T* const* inputs) const;
 
-  /// The same for any number of results, with an array inputs[n] for each input n that has no number.
-  void evaluate(const float* scores, std::int64_t count, std::span<float* const> results,
-                const float* const* inputs) const;
-  void evaluate(const double* scores, std::int64_t count, std::span<double* const> results,
-                const double* const* inputs) const;
+  /// The same for a program of f, or of f and f', whose inputs have numbers. `derivative` is given if and only if the
+  /// program has two results.
+  template <class T>
+  void evaluate(const T* scores, std::int64_t count, T* value, T* derivative = nullptr) const {
+    evaluate<T>(scores, count, std::array{value, derivative}, nullptr);
+  }
 
  private:
-  /// A constant, repeated over the longest vector.
-  struct Constant {
-    alignas(64) std::array<float, 16> float32;
-    alignas(64) std::array<double, 8> float64;
-  };
-
-  template <class T>
-  void evaluate_strips(const T* scores, std::int64_t count, std::span<T* const> results, const T* const* inputs) const;
-
   std::vector<Instruction> instructions_;
-  std::vector<Constant> constants_;
+  std::vector<double> constants_;
   std::size_t results_ = 0;
   std::vector<std::size_t> arrays_;  ///< the inputs that are arrays
   std::size_t strips_ = 0;           ///< scratch registers

@@ -4,16 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "expression/operation.h"
 
 namespace gdpa::cpu {
 
-/// What an instruction computes from its operands a, b and c: its operation, or several operations at once. A
-/// comparison gives a mask with all bits set or no bits set.
-enum class Code : std::uint8_t {
-  operation,
-  copy,
+/// The instructions that compute two operations.
+enum class Fused : std::uint8_t {
+  none,
   multiply_add,            // a * b + c, rounded once if the processor has fused multiply-add
   multiply_subtract,       // a * b - c
   subtract_product,        // c - a * b
@@ -23,8 +22,9 @@ enum class Code : std::uint8_t {
 
 /// Operands and destination are numbers of registers. The destination may also be an operand.
 struct Instruction {
-  Code code = Code::copy;
-  activation::Operation operation = {};
+  /// Without operands: the destination becomes a copy of a. A comparison gives a mask with all bits set or no bits set.
+  activation::Operation operation = activation::Operation::score;
+  Fused fused = Fused::none;
   std::uint16_t destination = 0;
   std::uint16_t a = 0;
   std::uint16_t b = 0;
@@ -43,9 +43,7 @@ template <class T>
 inline constexpr std::size_t strip_granularity = 64 / sizeof(T);
 
 /// Runs the instructions over the first `count` numbers of every register; count is a multiple of strip_granularity.
-void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<float>* registers,
-               std::size_t count);
-void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<double>* registers,
-               std::size_t count);
+void interpret(std::span<const Instruction> instructions, const Register<float>* registers, std::size_t count);
+void interpret(std::span<const Instruction> instructions, const Register<double>* registers, std::size_t count);
 
 }  // namespace gdpa::cpu
