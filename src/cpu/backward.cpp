@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cpu/call.h"
-#include "cpu/workspace.h"
 
 namespace gdpa::cpu {
 namespace {
@@ -17,41 +16,9 @@ class Backward {
  public:
   using Compute = ComputeType<T>;
 
-  Backward(const Call<T>& call, const plan::CpuUnit& unit, int64_t group)
-      : call_(call),
-        params_(call.params),
-        tiles_(call.schedule.tiles),
-        unit_(unit),
-        group_(group),
-        mask_(call.mask, call.params),
-        inputs_(call.inputs, call.params, call.params.parameters,
-                [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }) {
-    const plan::CpuBuffers& buffers = call.schedule.buffers;
-    auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
-    query_ = base + buffers.query;
-    grad_output_ = base + buffers.grad_output;
-    keys_transposed_ = base + buffers.keys_transposed;
-    values_transposed_ = base + buffers.values_transposed;
-    keys_ = base + buffers.keys;
-    scores_ = base + buffers.scores;
-    derivatives_ = base + buffers.derivatives;
-    grad_scores_ = base + buffers.grad_scores;
-    grad_keys_ = base + buffers.grad_keys;
-    grad_values_ = base + buffers.grad_values;
-    key_totals_ = reinterpret_cast<double*>(base + buffers.key_totals);
-    grad_query_ = base + buffers.grad_query;
-    product_ = base + buffers.product;
-  }
+  Backward(const Call<T>& call, const plan::CpuUnit& unit, int64_t group) : call_(call), unit_(unit), group_(group) {}
 
   void run() {
-    key_range_ = unit_.keys;
-    query_range_ = unit_.queries;
-    wants_key_ = unit_.grad_key_value && call_.wanted.key;
-    wants_value_ = unit_.grad_key_value && call_.wanted.value;
-    adds_parameters_ = plan::adds_parameters(unit_, call_.wanted);
-    wants_grad_scores_ = unit_.grad_query || wants_key_ || adds_parameters_;
-    sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
-    sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
     if (sums_keys_over_unit_) {
       for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
         key_range_ = keys;
@@ -68,6 +35,14 @@ class Backward {
   }
 
  private:
+  /// The sums of dK, or of dV, for a tile of keys. A gradient that is not wanted has a stride of 0.
+  struct KeySums {
+    Tile<Compute> sums;
+    double* totals;  // with the same stride
+    const Operand* gradient;
+    int64_t head_dim;
+  };
+
   void run_batch() {
     begin_sums();
     for (int64_t b = unit_.batch.begin; b < unit_.batch.end; ++b) run_entry(b);
@@ -75,13 +50,9 @@ class Backward {
   }
 
   void run_entry(int64_t position) {
-    const int64_t b = call_.schedule.entry(position);
-    b_ = b;
-    length_q_ = params_.queries.size(b);
-    length_k_ = params_.keys.size(b);
-    mask_.enter(b);
-    out_scale_ = static_cast<Compute>(params_.out_scale.of(b, length_q_, length_k_));
-    const Range queries = plan::intersection(query_range_, {0, length_q_});
+    b_ = call_.schedule.entry(position);
+    mask_.enter(b_);
+    const Range queries = plan::intersection(query_range_, {0, params_.queries.size(b_)});
     const bool in_blocks = unit_.grad_query && !sums_query_over_unit_ && queries.size() > tiles_.block_queries;
     if (!in_blocks) {
       run_block(queries);
@@ -93,10 +64,9 @@ class Backward {
   /// Some queries of one batch entry against all keys of the unit.
   void run_block(Range queries) {
     queries_ = queries;
-    const int64_t rows = std::max<int64_t>(0, queries.size());
     const bool owns_query = unit_.grad_query && !sums_query_over_unit_;
-    if (owns_query) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
-    const Range keys = plan::intersection(key_range_, {0, length_k_});
+    if (owns_query) clear(grad_query_, unit_.heads.size() * queries.size(), call_.width_q);
+    const Range keys = plan::intersection(key_range_, {0, params_.keys.size(b_)});
     for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { add_keys(tile); });
     if (owns_query) store_grad_query(queries);
   }
@@ -120,29 +90,26 @@ class Backward {
   void pack_keys(Range keys) {
     if (has_keys_) return;
     has_keys_ = true;
-    const T* key = rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head);
-    const T* value = rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head);
-    pack_tile_transposed<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
+    pack_tile_transposed<T>(params_, params_.key, b_, unit_.key_head, keys, params_.head_dim, keys_transposed_);
     if (wants_grad_scores_) {
-      pack_tile_transposed<T>(value, params_.value.row_stride, keys.size(), params_.head_dim_v, values_transposed_,
-                              tiles_.keys);
+      pack_tile_transposed<T>(params_, params_.value, b_, unit_.key_head, keys, params_.head_dim_v, values_transposed_);
     }
     // Only dQ = scale dS K needs these rows.
     if (unit_.grad_query) {
-      pack_tile<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, static_cast<Compute>(params_.scale),
-                   keys_, call_.width_q);
+      pack_tile<T>(params_, params_.key, b_, unit_.key_head, keys, params_.head_dim,
+                   static_cast<Compute>(params_.scale), keys_);
     }
   }
 
   /// Multiplies the rows of Q by the scale (for S and dK), and the rows of dO by the scale of the output (for dV and
   /// dS).
   void pack_queries(int64_t head, Range queries) {
-    pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries.begin, head), params_.query.row_stride,
-                 queries.size(), params_.head_dim, static_cast<Compute>(params_.scale), query_, call_.width_q);
-    pack_rows<T>(rows_of<const T>(params_.grad_output, params_.output_side(), b_, queries.begin, head),
-                 params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale_, grad_output_,
-                 call_.width_v);
-    scale_rows(params_, b_, queries, grad_output_, call_.width_v, params_.head_dim_v);
+    const double out_scale = params_.out_scale.of(b_, params_.queries.size(b_), params_.keys.size(b_));
+    conversions<T>().pack(rows_of<const T>(params_.query, params_.queries, b_, queries.begin, head), queries.size(),
+                          params_.head_dim, static_cast<Compute>(params_.scale), query_);
+    conversions<T>().pack(rows_of<const T>(params_.grad_output, params_.output_side(), b_, queries.begin, head),
+                          queries.size(), params_.head_dim_v, static_cast<Compute>(out_scale), grad_output_);
+    scale_rows(params_, b_, queries, grad_output_, params_.head_dim_v);
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
@@ -152,81 +119,64 @@ class Backward {
     pack_queries(head, queries);
     compute_grad_scores(head, queries, keys, columns);
     const int64_t rows = queries.size();
-    const int64_t head_dim = params_.head_dim;
-    const int64_t head_dim_v = params_.head_dim_v;
+    const Tile<const Compute> scores{scores_, columns.count}, grad_scores{grad_scores_, columns.count};
+    const auto& [of_keys, of_values] = key_sums_;
     if (wants_value_) {
-      multiply_transposed<Compute>({scores_, columns.count}, {grad_output_, call_.width_v},
-                                   {grad_values_ + columns.begin * call_.sum_width_v, call_.sum_width_v}, columns.count,
-                                   head_dim_v, rows, Sum::add);
+      multiply_transposed<Compute>(scores, grad_output_, of_values.sums.at(columns.begin), columns.count,
+                                   params_.head_dim_v, rows, Sum::add);
     }
     if (wants_key_) {
-      multiply_transposed<Compute>({grad_scores_, columns.count}, {query_, call_.width_q},
-                                   {grad_keys_ + columns.begin * call_.sum_width_k, call_.sum_width_k}, columns.count,
-                                   head_dim, rows, Sum::add);
+      multiply_transposed<Compute>(grad_scores, query_, of_keys.sums.at(columns.begin), columns.count, params_.head_dim,
+                                   rows, Sum::add);
     }
     if (unit_.grad_key_value) {
       key_terms_ += rows;
       if (key_terms_ >= terms_of_sum) add_to_key_totals();
     }
     if (unit_.grad_query) {
-      add_product<Compute>({grad_scores_, columns.count}, {keys_ + columns.begin * call_.width_q, call_.width_q},
-                           {grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q}, rows,
-                           head_dim, columns.count, is_long_query_sum(queries) ? product_ : nullptr);
+      add_product<Compute>(grad_scores, keys_.at(columns.begin), grad_query_.at(grad_query_row(head, queries.begin)),
+                           rows, params_.head_dim, columns.count, is_long_query_sum(queries) ? product_ : nullptr);
     }
   }
 
-  /// Computes P into scores_ and dS (without scale) into grad_scores_, with 0 outside the mask. If no wanted gradient
-  /// needs dP, it does not compute dS.
+  /// Computes P into scores_ and, if a wanted gradient needs dP, dS (without scale) into grad_scores_, with 0 outside
+  /// the mask. It adds the terms of the gradients of tensors to their sums.
   void compute_grad_scores(int64_t head, Range queries, Range keys, Columns columns) {
     const int64_t rows = queries.size();
     const int64_t count = rows * columns.count;
-    multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
-                      {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
+    multiply<Compute>(query_, keys_transposed_.at(0, columns.begin), {scores_, columns.count}, rows, columns.count,
+                      params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns), adds_parameters_);
-    const std::array<Compute*, 2> results = {scores_, derivatives_};
-    const auto evaluate = [&](std::size_t count_of_results) {
-      call_.evaluator_of(head).evaluate(scores_, count, std::span<Compute* const>(results).first(count_of_results),
-                                        inputs_.arrays());
-    };
-    if (!wants_grad_scores_) {
-      evaluate(call_.wants_grad_scores() ? 2 : 1);
-      mask_.clear_masked(scores_);
-      round_through<T>(scores_, count);
-      return;
-    }
-    multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
-                      {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
-    const auto finish = [&](const Compute* factors, Compute* products) {
-      for (int64_t i = 0; i < count; ++i) products[i] *= factors[i];
-      mask_.clear_masked(products);
-    };
-    if (adds_parameters_) {
-      const ParameterSums::Head& of_head = call_.parameter_sums.head(head);
-      const std::vector<Compute*> terms = evaluate_terms(of_head, count);
-      for (std::size_t k = 2; k < terms.size(); ++k) finish(grad_scores_, terms[k]);
+    const ParameterSums::Head* const terms = adds_parameters_ ? &call_.parameter_sums.head(head) : nullptr;
+    const Evaluator& evaluator = terms != nullptr ? terms->evaluator : call_.evaluator_of(head);
+    prepare_results(terms != nullptr ? terms->results - 2 : 0, count);
+    evaluator.evaluate<Compute>(scores_, count, results_, inputs_.arrays());
+    if (wants_grad_scores_) {
+      multiply<Compute>(grad_output_, values_transposed_.at(0, columns.begin), {grad_scores_, columns.count}, rows,
+                        columns.count, params_.head_dim_v, Sum::overwrite);
+      const auto finish = [&](const Compute* factors, Compute* products) {
+        for (int64_t i = 0; i < count; ++i) products[i] *= factors[i];
+        mask_.clear_masked(products);
+      };
+      for (std::size_t k = 2; k < results_.size(); ++k) finish(grad_scores_, results_[k]);
       finish(derivatives_, grad_scores_);
-      for (const ParameterSums::Term& term : of_head.terms) {
-        inputs_.add_gradient(term.input, term.result == 1 ? grad_scores_ : terms[term.result],
+    }
+    if (terms != nullptr) {
+      for (const ParameterSums::Term& term : terms->terms) {
+        inputs_.add_gradient(term.input, term.result == 1 ? grad_scores_ : results_[term.result],
                              call_.parameter_sums.of(group_, term.tensor));
       }
-    } else {
-      evaluate(2);
-      finish(derivatives_, grad_scores_);
     }
     if (!wants_value_) return;
     mask_.clear_masked(scores_);
-    round_through<T>(scores_, count);
+    conversions<T>().round(scores_, count);
   }
 
-  /// Computes P, f' and the derivatives of f with respect to the inputs of the wanted tensors. Returns the results.
-  std::vector<Compute*> evaluate_terms(const ParameterSums::Head& head, int64_t count) {
-    terms_.resize((head.results - 2) * static_cast<std::size_t>(count));
-    std::vector<Compute*> results = {scores_, derivatives_};
-    for (std::size_t k = 2; k < head.results; ++k) {
-      results.push_back(terms_.data() + (k - 2) * static_cast<std::size_t>(count));
-    }
-    head.evaluator.evaluate<Compute>(scores_, count, results, inputs_.arrays());
-    return results;
+  /// The results of the evaluator: P, f', and `terms` derivatives of f with respect to inputs of wanted tensors.
+  void prepare_results(std::size_t terms, int64_t count) {
+    terms_.resize(terms * static_cast<std::size_t>(count));
+    results_ = {scores_, derivatives_};
+    for (std::size_t k = 0; k < terms; ++k) results_.push_back(terms_.data() + k * static_cast<std::size_t>(count));
   }
 
   /// Whether the accumulator of dQ gets more than terms_of_sum terms: the keys of these queries, or, if the unit sums
@@ -243,50 +193,45 @@ class Backward {
 
   /// Adds the accumulator of dQ of a shared query to its partial sum in double, and clears the accumulator.
   void add_to_query_sum() {
-    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      const int64_t first = (head - unit_.heads.begin) * params_.queries.length * call_.width_q;
-      accumulate_rows<Compute>(grad_query_ + first, call_.width_q, params_.queries.length, call_.width_q,
-                               call_.partial_sums + unit_.query_sum + first, call_.width_q);
-    }
+    conversions<Compute>().accumulate(grad_query_, query_sum_rows(), call_.width_q,
+                                      {call_.partial_sums + unit_.query_sum, call_.width_q});
     clear_query_sum();
   }
 
   void clear_query_sum() {
-    clear(grad_query_, call_.width_q, unit_.heads.size() * params_.queries.length, call_.width_q);
+    clear(grad_query_, query_sum_rows(), call_.width_q);
     query_terms_ = 0;
+  }
+
+  /// The rows of dQ that are summed over the unit.
+  int64_t query_sum_rows() const {
+    return unit_.heads.size() * (unit_.query_sum >= 0 ? params_.queries.length : query_range_.size());
   }
 
   void store_grad_query(Range queries) {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      Compute* const sums = grad_query_ + (head - unit_.heads.begin) * queries.size() * call_.width_q;
+      const Tile<Compute> sums = grad_query_.at((head - unit_.heads.begin) * queries.size());
       if (call_.added != nullptr) {
-        add_source<T>(rows_of<const T>(*call_.added, params_.queries, b_, queries.begin, head), call_.added->row_stride,
-                      queries.size(), params_.head_dim, sums, call_.width_q, grad_output_);
+        add_source<T>(rows_of<const T>(*call_.added, params_.queries, b_, queries.begin, head), queries.size(),
+                      params_.head_dim, sums, grad_output_.data);
       }
-      store_rows<T>(sums, call_.width_q, queries.size(), params_.head_dim, Compute{1},
-                    rows_of<T>(params_.grad_query, params_.queries, b_, queries.begin, head),
-                    params_.grad_query.row_stride);
+      conversions<T>().store(sums, queries.size(), params_.head_dim, 1,
+                             rows_of<T>(params_.grad_query, params_.queries, b_, queries.begin, head));
     }
   }
 
   void clear_grad_keys() {
-    std::fill_n(grad_keys_, tiles_.keys * call_.sum_width_k, Compute{0});
-    std::fill_n(grad_values_, tiles_.keys * call_.sum_width_v, Compute{0});
+    for (const KeySums& of : key_sums_) std::fill_n(of.sums.data, tiles_.keys * of.sums.stride, Compute{0});
     key_terms_ = 0;
   }
 
-  int64_t key_sum_row() const { return call_.sum_width_k + call_.sum_width_v; }
-
-  double* value_totals() const { return key_totals_ + tiles_.keys * call_.sum_width_k; }
-
   /// Adds the accumulators of dK and dV to the totals in double, and clears the accumulators.
   void add_to_key_totals() {
-    if (!has_key_totals_) std::fill_n(key_totals_, tiles_.keys * key_sum_row(), 0.0);
+    for (const KeySums& of : key_sums_) {
+      if (!has_key_totals_) std::fill_n(of.totals, tiles_.keys * of.sums.stride, 0.0);
+      conversions<Compute>().accumulate(of.sums, tiles_.keys, of.sums.stride, {of.totals, of.sums.stride});
+    }
     has_key_totals_ = true;
-    accumulate_rows<Compute>(grad_keys_, call_.sum_width_k, tiles_.keys, call_.sum_width_k, key_totals_,
-                             call_.sum_width_k);
-    accumulate_rows<Compute>(grad_values_, call_.sum_width_v, tiles_.keys, call_.sum_width_v, value_totals(),
-                             call_.sum_width_v);
     clear_grad_keys();
   }
 
@@ -294,9 +239,10 @@ class Backward {
   void end_grad_keys() {
     if (!has_key_totals_) return;
     add_to_key_totals();
-    const auto round = [](double total) { return static_cast<Compute>(total); };
-    std::transform(key_totals_, value_totals(), grad_keys_, round);
-    std::transform(value_totals(), value_totals() + tiles_.keys * call_.sum_width_v, grad_values_, round);
+    for (const KeySums& of : key_sums_) {
+      std::transform(of.totals, of.totals + tiles_.keys * of.sums.stride, of.sums.data,
+                     [](double total) { return static_cast<Compute>(total); });
+    }
     has_key_totals_ = false;
   }
 
@@ -307,40 +253,33 @@ class Backward {
       store_grad_keys(keys);
       return;
     }
-    double* sum = call_.partial_sums + unit_.key_sum;
+    double* partial_sum = call_.partial_sums + unit_.key_sum;
     const int64_t row = params_.keys.begin(b_) + keys.begin - unit_.key_rows.begin;
-    accumulate_rows<Compute>(grad_keys_, call_.sum_width_k, keys.size(), call_.sum_width_k,
-                             sum + row * call_.sum_width_k, call_.sum_width_k);
-    sum += unit_.key_rows.size() * call_.sum_width_k;
-    accumulate_rows<Compute>(grad_values_, call_.sum_width_v, keys.size(), call_.sum_width_v,
-                             sum + row * call_.sum_width_v, call_.sum_width_v);
+    for (const KeySums& of : key_sums_) {
+      const int64_t stride = of.sums.stride;
+      conversions<Compute>().accumulate(of.sums, keys.size(), stride, {partial_sum + row * stride, stride});
+      partial_sum += unit_.key_rows.size() * stride;
+    }
   }
 
   void store_grad_keys(Range keys) {
-    if (wants_key_) {
-      store_rows<T>(grad_keys_, call_.sum_width_k, keys.size(), params_.head_dim, Compute{1},
-                    rows_of<T>(params_.grad_key, params_.keys, b_, keys.begin, unit_.key_head),
-                    params_.grad_key.row_stride);
-    }
-    if (wants_value_) {
-      store_rows<T>(grad_values_, call_.sum_width_v, keys.size(), params_.head_dim_v, Compute{1},
-                    rows_of<T>(params_.grad_value, params_.keys, b_, keys.begin, unit_.key_head),
-                    params_.grad_value.row_stride);
+    for (const KeySums& of : key_sums_) {
+      if (of.sums.stride == 0) continue;
+      conversions<T>().store(of.sums, keys.size(), of.head_dim, 1,
+                             rows_of<T>(*of.gradient, params_.keys, b_, keys.begin, unit_.key_head));
     }
   }
 
   /// Clears the sums over all batch entries of the unit: its partial sums, and rows of a shared operand that it owns.
   void begin_sums() {
     if (unit_.key_sum >= 0) {
-      std::fill_n(call_.partial_sums + unit_.key_sum, unit_.key_rows.size() * key_sum_row(), 0.0);
+      const int64_t elements = unit_.key_rows.size() * (call_.sum_width_k + call_.sum_width_v);
+      std::fill_n(call_.partial_sums + unit_.key_sum, elements, 0.0);
     }
     if (unit_.query_sum >= 0) {
-      std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
-                  0.0);
-      clear_query_sum();
-    } else if (sums_query_over_unit_) {
-      clear(grad_query_, call_.width_q, unit_.heads.size() * query_range_.size(), call_.width_q);
+      std::fill_n(call_.partial_sums + unit_.query_sum, query_sum_rows() * call_.width_q, 0.0);
     }
+    if (sums_query_over_unit_) clear_query_sum();
     if (sums_keys_over_unit_) clear_grad_keys();
   }
 
@@ -357,61 +296,50 @@ class Backward {
   }
 
   const Call<T>& call_;
-  const Params& params_;
-  const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
-  int64_t group_;  // of the sums of gradients of tensors
-  TileMask<Compute> mask_;
-  TileInputs<Compute> inputs_;
-  std::vector<Compute> terms_;  // of the gradients of tensors, before and after the factor dP
-  bool has_keys_ = false;       // the tile of keys is packed
-  Range key_range_;             // of the unit, or the part of it that is being summed over the batch
-  Range query_range_;
-  int64_t key_terms_ = 0;              // queries in the sums of dK and dV that are not in the totals
-  bool has_key_totals_ = false;        // of this tile of keys
-  int64_t query_terms_ = 0;            // keys in the sums of dQ that are not in the partial sums yet
-  bool wants_key_ = false;             // the unit computes dK
-  bool wants_value_ = false;           // the unit computes dV
-  bool wants_grad_scores_ = false;     // a wanted gradient needs dP
-  bool adds_parameters_ = false;       // the unit computes the terms of the gradients of tensors
-  bool sums_query_over_unit_ = false;  // dQ is summed over the unit rather than over one block of queries
-  bool sums_keys_over_unit_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
+  const int64_t group_;  // of the sums of gradients of tensors
+  const Params& params_ = call_.params;
+  const plan::CpuTiles& tiles_ = call_.schedule.tiles;
+  TileMask<Compute> mask_{call_.mask, params_};
+  TileInputs<Compute> inputs_{call_.inputs, params_, params_.parameters,
+                              [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }};
+  const bool wants_key_ = unit_.grad_key_value && call_.wanted.key;      // the unit computes dK
+  const bool wants_value_ = unit_.grad_key_value && call_.wanted.value;  // the unit computes dV
+  const bool adds_parameters_ = plan::adds_parameters(unit_, call_.wanted);
+  const bool wants_grad_scores_ = unit_.grad_query || wants_key_ || adds_parameters_;  // a wanted gradient needs dP
+  /// dK and dV are summed over the unit rather than over one tile of keys, dQ rather than over one block of queries.
+  const bool sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
+  const bool sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
+  std::vector<Compute*> results_;
+  std::vector<Compute> terms_;    // of the gradients of tensors, before and after the factor dP
+  bool has_keys_ = false;         // the tile of keys is packed
+  Range key_range_ = unit_.keys;  // of the unit, or the part of it that is being summed over the batch
+  Range query_range_ = unit_.queries;
+  int64_t key_terms_ = 0;        // queries in the sums of dK and dV that are not in the totals
+  bool has_key_totals_ = false;  // of this tile of keys
+  int64_t query_terms_ = 0;      // keys in the sums of dQ that are not in the partial sums yet
   int64_t b_ = 0;
-  int64_t length_q_ = 0;
-  int64_t length_k_ = 0;
-  Compute out_scale_ = 1;
   Range queries_;
-  Compute* query_;
-  Compute* grad_output_;
-  Compute* keys_transposed_;
-  Compute* values_transposed_;
-  Compute* keys_;
-  Compute* scores_;
-  Compute* derivatives_;
-  Compute* grad_scores_;
-  Compute* grad_keys_;
-  Compute* grad_values_;
-  double* key_totals_;
-  Compute* product_;
-  Compute* grad_query_;
+  const plan::CpuBuffers& buffers_ = call_.schedule.buffers;
+  Compute* const memory_ = call_.workspace();
+  const Tile<Compute> query_{memory_ + buffers_.query, call_.width_q};
+  const Tile<Compute> grad_output_{memory_ + buffers_.grad_output, call_.width_v};
+  const Tile<Compute> keys_transposed_{memory_ + buffers_.keys_transposed, tiles_.keys};
+  const Tile<Compute> values_transposed_{memory_ + buffers_.values_transposed, tiles_.keys};
+  const Tile<Compute> keys_{memory_ + buffers_.keys, call_.width_q};
+  const Tile<Compute> grad_query_{memory_ + buffers_.grad_query, call_.width_q};
+  Compute* const scores_ = memory_ + buffers_.scores;
+  Compute* const derivatives_ = memory_ + buffers_.derivatives;
+  Compute* const grad_scores_ = memory_ + buffers_.grad_scores;
+  Compute* const product_ = memory_ + buffers_.product;
+  double* const key_totals_ = reinterpret_cast<double*>(memory_ + buffers_.key_totals);
+  const std::array<KeySums, 2> key_sums_ = {
+      KeySums{{memory_ + buffers_.grad_keys, call_.sum_width_k}, key_totals_, &params_.grad_key, params_.head_dim},
+      KeySums{{memory_ + buffers_.grad_values, call_.sum_width_v},
+              key_totals_ + tiles_.keys* call_.sum_width_k,
+              &params_.grad_value,
+              params_.head_dim_v}};
 };
-
-template <class T>
-void reduce_rows(const double* sums, const plan::CpuReduction& reduction, int64_t width, int64_t padded_width,
-                 T* destination, int64_t stride) {
-  using Compute = ComputeType<T>;
-  const int64_t rows = reduction.rows.size(), elements = rows * padded_width;
-  auto* const total =
-      static_cast<double*>(thread_workspace(elements * static_cast<int64_t>(sizeof(double) + sizeof(Compute))));
-  auto* const rounded = reinterpret_cast<Compute*>(total + elements);
-  clear(total, padded_width, rows, padded_width);
-  for (int64_t i = 0; i < reduction.count; ++i) {
-    accumulate_rows<double>(sums + i * reduction.stride + reduction.rows.begin * padded_width, padded_width, rows,
-                            width, total, padded_width);
-  }
-  std::transform(total, total + elements, rounded, [](double sum) { return static_cast<Compute>(sum); });
-  store_rows<T>(rounded, padded_width, rows, width, Compute{1}, destination, stride);
-}
 
 }  // namespace
 
@@ -422,22 +350,31 @@ void backward_unit(const Call<T>& call, const plan::CpuUnit& unit, int64_t group
 
 template <class T>
 void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
+  using Compute = ComputeType<T>;
   const Params& params = call.params;
-  const int64_t row = reduction.rows.begin, b = call.schedule.entry(reduction.batch);
-  const auto* sums = call.partial_sums + reduction.first;
+  const int64_t rows = reduction.rows.size(), b = call.schedule.entry(reduction.batch);
+  const double* sums = call.partial_sums + reduction.first;
+  const auto reduce_to = [&](const Operand& gradient, const Sequences& side, int64_t head_dim, int64_t width) {
+    const int64_t elements = rows * width;
+    auto* const total =
+        static_cast<double*>(thread_workspace(elements * static_cast<int64_t>(sizeof(double) + sizeof(Compute))));
+    auto* const rounded = reinterpret_cast<Compute*>(total + elements);
+    std::fill_n(total, elements, 0.0);
+    for (int64_t i = 0; i < reduction.count; ++i) {
+      conversions<double>().accumulate({sums + i * reduction.stride + reduction.rows.begin * width, width}, rows,
+                                       head_dim, {total, width});
+    }
+    std::transform(total, total + elements, rounded, [](double sum) { return static_cast<Compute>(sum); });
+    conversions<T>().store({rounded, width}, rows, head_dim, 1,
+                           rows_of<T>(gradient, side, b, reduction.rows.begin, reduction.head));
+    sums += reduction.length * width;
+  };
   if (reduction.of_query) {
-    reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
-                   rows_of<T>(params.grad_query, params.queries, b, row, reduction.head), params.grad_query.row_stride);
+    reduce_to(params.grad_query, params.queries, params.head_dim, call.width_q);
     return;
   }
-  if (call.wanted.key) {
-    reduce_rows<T>(sums, reduction, params.head_dim, call.sum_width_k,
-                   rows_of<T>(params.grad_key, params.keys, b, row, reduction.head), params.grad_key.row_stride);
-  }
-  if (call.wanted.value) {
-    reduce_rows<T>(sums + reduction.length * call.sum_width_k, reduction, params.head_dim_v, call.sum_width_v,
-                   rows_of<T>(params.grad_value, params.keys, b, row, reduction.head), params.grad_value.row_stride);
-  }
+  if (call.wanted.key) reduce_to(params.grad_key, params.keys, params.head_dim, call.sum_width_k);
+  if (call.wanted.value) reduce_to(params.grad_value, params.keys, params.head_dim_v, call.sum_width_v);
 }
 
 #define GDPA_INSTANTIATE(T)                                                   \

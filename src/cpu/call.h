@@ -10,6 +10,7 @@
 #include "cpu/mask.h"
 #include "cpu/parameter_sums.h"
 #include "cpu/products.h"
+#include "cpu/workspace.h"
 #include "definition/params.h"
 #include "plan/cpu_units.h"
 
@@ -34,8 +35,11 @@ struct Call {
     return evaluators[inputs.function().inputs().empty() ? 0 : head];
   }
 
-  /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
-  bool wants_grad_scores() const { return wanted.query || wanted.key; }
+  /// The buffers of a unit, at the offsets of schedule.buffers.
+  Compute* workspace() const {
+    const int64_t bytes = schedule.buffers.total * static_cast<int64_t>(sizeof(Compute));
+    return static_cast<Compute*>(thread_workspace(bytes));
+  }
 
   int64_t width_q = round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
   int64_t width_v = round_up(params.head_dim_v, plan::cpu_vector);
@@ -43,10 +47,10 @@ struct Call {
   int64_t sum_width_v = plan::sum_width(wanted.value, params.head_dim_v);  ///< stride of sums of dV
 };
 
-/// Returns the first row of one sequence and head in an operand. The stride of rows is operand.row_stride.
+/// Returns the rows of one sequence and head in an operand, from a row on.
 template <class T>
-T* rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row, int64_t head) {
-  return static_cast<T*>(operand.data) + operand.offset(side, b, row, head);
+Tile<T> rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row, int64_t head) {
+  return {static_cast<T*>(operand.data) + operand.offset(side, b, row, head), operand.row_stride};
 }
 
 /// Calls `body` with consecutive parts of `range` of at most `most` rows. The parts have equal sizes, rounded up to a
@@ -75,33 +79,34 @@ void add_product(Tile<const Compute> left, Tile<const Compute> right, Tile<Compu
     return;
   }
   multiply<Compute>(left, right, {product, sums.stride}, rows, columns, depth, Sum::overwrite);
-  add_rows<Compute>(product, sums.stride, rows, columns, sums.data, sums.stride);
+  conversions<Compute>().add({product, sums.stride}, rows, columns, sums);
 }
 
-/// sums[i * sum_stride + j] += source[i * stride + j], row by row through `buffer`, which has `columns` elements.
+/// Adds a source to packed sums, row by row through `buffer`, which has `columns` elements.
 template <class T>
-void add_source(const T* source, int64_t stride, int64_t rows, int64_t columns, ComputeType<T>* sums,
-                int64_t sum_stride, ComputeType<T>* buffer) {
+void add_source(Tile<const T> source, int64_t rows, int64_t columns, Tile<ComputeType<T>> sums,
+                ComputeType<T>* buffer) {
   for (int64_t i = 0; i < rows; ++i) {
-    pack_rows<T>(source + i * stride, stride, 1, columns, ComputeType<T>{1}, buffer, columns);
-    add_rows<ComputeType<T>>(buffer, columns, 1, columns, sums + i * sum_stride, sum_stride);
+    conversions<T>().pack(source.at(i), 1, columns, 1, {buffer, columns});
+    conversions<ComputeType<T>>().add({buffer, columns}, 1, columns, sums.at(i));
   }
 }
 
 /// Writes 0 to rows x columns of a packed tile.
 template <class Compute>
-void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
+void clear(Tile<Compute> tile, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) std::fill_n(tile.at(i).data, columns, Compute{0});
 }
 
 /// Multiplies the rows of a packed tile of queries by their numbers of out_scale, if each query has its own.
 template <class Compute>
-void scale_rows(const Params& params, int64_t b, Range queries, Compute* rows, int64_t stride, int64_t columns) {
+void scale_rows(const Params& params, int64_t b, Range queries, Tile<Compute> tile, int64_t columns) {
   if (!params.out_scale.is_per_row()) return;
   const int64_t first = params.queries.first_row(b);
-  for (int64_t i = queries.begin; i < queries.end; ++i, rows += stride) {
+  for (int64_t i = queries.begin; i < queries.end; ++i) {
     const auto factor = static_cast<Compute>(params.out_scale.of_row(first + i));
-    for (int64_t column = 0; column < columns; ++column) rows[column] *= factor;
+    Compute* const row = tile.at(i - queries.begin).data;
+    for (int64_t column = 0; column < columns; ++column) row[column] *= factor;
   }
 }
 
@@ -121,33 +126,26 @@ void for_each_run(const Sequences& side, Range keys, const Body& body) {
   }
 }
 
-/// Writes zeros to the columns of a transposed tile of `count` keys up to the next vector boundary.
-template <class Compute>
-void pad_tile_transposed(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
-  const int64_t padded = round_up(count, plan::cpu_vector);
-  if (padded > count) clear(packed + count, packed_stride, width, padded - count);
-}
-
-/// Writes zeros to the rows of a tile of `count` keys or values up to the next vector boundary.
-template <class Compute>
-void pad_tile(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
-  clear(packed + count * packed_stride, packed_stride, round_up(count, plan::cpu_vector) - count, width);
-}
-
-/// Packs a transposed tile of keys for the products with queries. Columns up to the next vector boundary are zeros.
+/// Packs a tile of keys or values of a key head as rows. Rows up to the next vector boundary are zeros.
 template <class T>
-void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T>* packed,
-                          int64_t packed_stride) {
-  pack_transposed<T>(rows, stride, count, width, ComputeType<T>{1}, packed, packed_stride);
-  pad_tile_transposed(packed, packed_stride, count, width);
+void pack_tile(const Params& params, const Operand& operand, int64_t b, int64_t head, Range keys, int64_t width,
+               ComputeType<T> factor, Tile<ComputeType<T>> packed) {
+  for_each_run(params.keys, keys, [&](Range run) {
+    conversions<T>().pack(rows_of<const T>(operand, params.keys, b, run.begin, head), run.size(), width, factor,
+                          packed.at(run.begin - keys.begin));
+  });
+  clear(packed.at(keys.size()), round_up(keys.size(), plan::cpu_vector) - keys.size(), width);
 }
 
-/// Packs a tile of keys or values as rows. Rows up to the next vector boundary are zeros.
+/// Packs the transposed tile for the products with queries. Columns up to the next vector boundary are zeros.
 template <class T>
-void pack_tile(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T> factor,
-               ComputeType<T>* packed, int64_t packed_stride) {
-  pack_rows<T>(rows, stride, count, width, factor, packed, packed_stride);
-  pad_tile(packed, packed_stride, count, width);
+void pack_tile_transposed(const Params& params, const Operand& operand, int64_t b, int64_t head, Range keys,
+                          int64_t width, Tile<ComputeType<T>> packed) {
+  for_each_run(params.keys, keys, [&](Range run) {
+    conversions<T>().pack_transposed(rows_of<const T>(operand, params.keys, b, run.begin, head), run.size(), width, 1,
+                                     packed.at(0, run.begin - keys.begin));
+  });
+  clear(packed.at(0, keys.size()), width, round_up(keys.size(), plan::cpu_vector) - keys.size());
 }
 
 template <class T>

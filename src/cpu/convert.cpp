@@ -15,17 +15,6 @@
 #define GDPA_CPU_CONVERSIONS
 namespace gdpa::cpu {
 
-/// The functions of one instruction set for one element type.
-template <class T>
-struct Conversions {
-  decltype(&pack_rows<T>) pack;
-  decltype(&pack_transposed<T>) transpose;
-  decltype(&store_rows<T>) store;
-  decltype(&accumulate_rows<ComputeType<T>>) accumulate;
-  decltype(&add_rows<ComputeType<T>>) add;
-  decltype(&round_through<T>) round;
-};
-
 using AllConversions = std::tuple<Conversions<BFloat16>, Conversions<Float16>, Conversions<float>, Conversions<double>>;
 
 }  // namespace gdpa::cpu
@@ -152,21 +141,19 @@ HWY_INLINE void for_each_vector_of_rows(std::int64_t rows, std::int64_t columns,
 
 // ---- The functions ----
 
-template <class T>
-void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-               ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
-  for_each_vector_of_rows<ComputeType<T>>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
-    const auto values = load(d, source + i * source_stride + j);
-    hn::StoreU(hn::Mul(values, hn::Set(d, factor)), d, packed + i * packed_stride + j);
+template <class T, class Compute = ComputeType<T>>
+void pack(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor, Tile<Compute> packed) {
+  for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    hn::StoreU(hn::Mul(load(d, source.at(i, j).data), hn::Set(d, factor)), d, packed.at(i, j).data);
   });
 }
 
-template <class T>
-void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                ComputeType<T> factor, T* destination, std::int64_t destination_stride) {
-  for_each_vector_of_rows<ComputeType<T>>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
-    const auto values = hn::LoadU(d, source + i * source_stride + j);
-    store(d, hn::Mul(values, hn::Set(d, factor)), destination + i * destination_stride + j);
+template <class T, class Compute = ComputeType<T>>
+void store_rows(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Compute factor,
+                Tile<T> destination) {
+  for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    const auto values = hn::LoadU(d, source.at(i, j).data);
+    store(d, hn::Mul(values, hn::Set(d, factor)), destination.at(i, j).data);
   });
 }
 
@@ -180,26 +167,23 @@ HWY_INLINE hn::Vec<D> load_double(D d, const float* source) {
 }
 
 template <class Compute>
-void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     double* sum, std::int64_t sum_stride) {
+void accumulate(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Tile<double> sum) {
   for_each_vector_of_rows<double>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
-    const auto values = load_double(d, source + i * source_stride + j);
-    double* const to = sum + i * sum_stride + j;
-    hn::StoreU(hn::Add(values, hn::LoadU(d, to)), d, to);
+    double* const to = sum.at(i, j).data;
+    hn::StoreU(hn::Add(load_double(d, source.at(i, j).data), hn::LoadU(d, to)), d, to);
   });
 }
 
 template <class Compute>
-void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
-              std::int64_t sum_stride) {
+void add(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Tile<Compute> sum) {
   for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
-    Compute* const to = sum + i * sum_stride + j;
-    hn::StoreU(hn::Add(hn::LoadU(d, source + i * source_stride + j), hn::LoadU(d, to)), d, to);
+    Compute* const to = sum.at(i, j).data;
+    hn::StoreU(hn::Add(hn::LoadU(d, source.at(i, j).data), hn::LoadU(d, to)), d, to);
   });
 }
 
 template <class T>
-void round_through(ComputeType<T>* values, std::int64_t count) {
+void round(ComputeType<T>* values, std::int64_t count) {
   if constexpr (!std::is_same_v<T, ComputeType<T>>) {
     for_each_vector(hn::ScalableTag<float>(), 0, count, [=](auto d, std::int64_t i) HWY_ATTR {
       hn::StoreU(decode(d, encode(d, hn::LoadU(d, values + i), T()), T()), d, values + i);
@@ -217,14 +201,12 @@ constexpr std::int64_t transposed_side(std::size_t element_size) {
 #endif
 
 /// Transposes one square of `side` rows and columns.
-template <std::int64_t side, class T>
-HWY_INLINE void transpose_square(const T* source, std::int64_t source_stride, ComputeType<T> factor,
-                                 ComputeType<T>* packed, std::int64_t packed_stride) {
-  using Compute = ComputeType<T>;
+template <std::int64_t side, class T, class Compute = ComputeType<T>>
+HWY_INLINE void transpose_square(Tile<const T> source, Compute factor, Tile<Compute> packed) {
   const hn::CappedTag<Compute, static_cast<std::size_t>(side)> d;
   const auto scale = hn::Set(d, factor);
-  const auto row = [&](std::int64_t i) HWY_ATTR { return hn::Mul(load(d, source + i * source_stride), scale); };
-  const auto put = [&](std::int64_t j, auto values) HWY_ATTR { hn::StoreU(values, d, packed + j * packed_stride); };
+  const auto row = [&](std::int64_t i) HWY_ATTR { return hn::Mul(load(d, source.at(i).data), scale); };
+  const auto put = [&](std::int64_t j, auto values) HWY_ATTR { hn::StoreU(values, d, packed.at(j).data); };
 #if HWY_TARGET == HWY_SCALAR
   static_assert(side == 1);
   put(0, row(0));
@@ -249,44 +231,40 @@ HWY_INLINE void transpose_square(const T* source, std::int64_t source_stride, Co
 }
 
 /// Transposes a block in squares. Smaller squares cover its right and lower edges.
-template <std::int64_t side, class T>
-HWY_INLINE void transpose_block(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                                ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+template <std::int64_t side, class T, class Compute = ComputeType<T>>
+HWY_INLINE void transpose_block(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor,
+                                Tile<Compute> packed) {
   const std::int64_t whole_rows = rows / side * side;
   const std::int64_t whole_columns = columns / side * side;
   for (std::int64_t j = 0; j < whole_columns; j += side) {
     for (std::int64_t i = 0; i < whole_rows; i += side) {
-      transpose_square<side>(source + i * source_stride + j, source_stride, factor, packed + j * packed_stride + i,
-                             packed_stride);
+      transpose_square<side>(source.at(i, j), factor, packed.at(j, i));
     }
   }
   if constexpr (side > 1) {
-    transpose_block<1>(source + whole_columns, source_stride, rows, columns - whole_columns, factor,
-                       packed + whole_columns * packed_stride, packed_stride);
-    transpose_block<1>(source + whole_rows * source_stride, source_stride, rows - whole_rows, whole_columns, factor,
-                       packed + whole_rows, packed_stride);
+    transpose_block<1>(source.at(0, whole_columns), rows, columns - whole_columns, factor, packed.at(whole_columns));
+    transpose_block<1>(source.at(whole_rows), rows - whole_rows, whole_columns, factor, packed.at(0, whole_rows));
   }
 }
 
 /// Transposes in tiles of a cache line by a cache line, so that each line is read and written once. This holds for any
 /// strides, even if all rows map to the same set of the cache.
-template <class T>
-void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
-  constexpr std::int64_t side = transposed_side(sizeof(ComputeType<T>));
-  constexpr std::int64_t line = 64 / sizeof(ComputeType<T>);
+template <class T, class Compute = ComputeType<T>>
+void pack_transposed(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor,
+                     Tile<Compute> packed) {
+  constexpr std::int64_t side = transposed_side(sizeof(Compute));
+  constexpr std::int64_t line = 64 / sizeof(Compute);
   for (std::int64_t i = 0; i < rows; i += line) {
     for (std::int64_t j = 0; j < columns; j += line) {
-      transpose_block<side>(source + i * source_stride + j, source_stride, std::min(line, rows - i),
-                            std::min(line, columns - j), factor, packed + j * packed_stride + i, packed_stride);
+      transpose_block<side>(source.at(i, j), std::min(line, rows - i), std::min(line, columns - j), factor,
+                            packed.at(j, i));
     }
   }
 }
 
 template <class T>
-inline constexpr Conversions<T> conversions_of = {
-    &pack_rows<T>,    &pack_transposed<T>, &store_rows<T>, &accumulate_rows<ComputeType<T>>, &add_rows<ComputeType<T>>,
-    &round_through<T>};
+constexpr Conversions<T> conversions_of = {
+    &pack<T>, &pack_transposed<T>, &store_rows<T>, &accumulate<ComputeType<T>>, &add<ComputeType<T>>, &round<T>};
 
 const AllConversions* all_conversions() {
   static constexpr AllConversions all = {conversions_of<BFloat16>, conversions_of<Float16>, conversions_of<float>,
@@ -303,69 +281,15 @@ namespace gdpa::cpu {
 
 HWY_EXPORT(all_conversions);
 
-namespace {
-
 template <class T>
 const Conversions<T>& conversions() {
   return std::get<Conversions<T>>(*HWY_DYNAMIC_DISPATCH(all_conversions)());
 }
 
-}  // namespace
-
-template <class T>
-void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-               ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
-  conversions<T>().pack(source, source_stride, rows, columns, factor, packed, packed_stride);
-}
-
-template <class T>
-void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
-  conversions<T>().transpose(source, source_stride, rows, columns, factor, packed, packed_stride);
-}
-
-template <class T>
-void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                ComputeType<T> factor, T* destination, std::int64_t destination_stride) {
-  conversions<T>().store(source, source_stride, rows, columns, factor, destination, destination_stride);
-}
-
-template <class Compute>
-void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     double* sum, std::int64_t sum_stride) {
-  conversions<Compute>().accumulate(source, source_stride, rows, columns, sum, sum_stride);
-}
-
-template <class Compute>
-void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
-              std::int64_t sum_stride) {
-  conversions<Compute>().add(source, source_stride, rows, columns, sum, sum_stride);
-}
-
-template <class T>
-void round_through(ComputeType<T>* values, std::int64_t count) {
-  conversions<T>().round(values, count);
-}
-
-#define GDPA_INSTANTIATE(T)                                                                                        \
-  template void pack_rows<T>(const T*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>, ComputeType<T>*,  \
-                             std::int64_t);                                                                        \
-  template void pack_transposed<T>(const T*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>,             \
-                                   ComputeType<T>*, std::int64_t);                                                 \
-  template void store_rows<T>(const ComputeType<T>*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>, T*, \
-                              std::int64_t);                                                                       \
-  template void round_through<T>(ComputeType<T>*, std::int64_t)
-
-GDPA_INSTANTIATE(BFloat16);
-GDPA_INSTANTIATE(Float16);
-GDPA_INSTANTIATE(float);
-GDPA_INSTANTIATE(double);
-#undef GDPA_INSTANTIATE
-
-template void accumulate_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
-template void accumulate_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
-template void add_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
-template void add_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
+template const Conversions<BFloat16>& conversions();
+template const Conversions<Float16>& conversions();
+template const Conversions<float>& conversions();
+template const Conversions<double>& conversions();
 
 }  // namespace gdpa::cpu
 #endif  // HWY_ONCE

@@ -23,40 +23,46 @@ struct Float16 {
 template <class T>
 using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// All functions below are instantiated for T = BFloat16, Float16, float and double. Strides count elements between
-// the starts of consecutive rows; rows and columns may be 0; source and destination must not overlap.
+/// Rows in memory; the stride counts the elements from the start of a row to the start of the next one.
+template <class Element>
+struct Tile {
+  Element* data;
+  std::int64_t stride;
 
-/// packed[i * packed_stride + j] = factor * source[i * source_stride + j], for a block of rows x columns. A factor of
-/// 1 is exact. `packed_stride` is at least `columns`.
+  /// The part that begins at this row and column.
+  Tile at(std::int64_t row, std::int64_t column = 0) const { return {data + row * stride + column, stride}; }
+
+  operator Tile<const Element>() const { return {data, stride}; }
+};
+
+/// The conversions of elements of type T: BFloat16, Float16, float or double. The numbers of rows and columns are those
+/// of the source, and may be 0. Source and destination must not overlap.
 template <class T>
-void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-               ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride);
+struct Conversions {
+  using Compute = ComputeType<T>;
 
-/// The transpose: packed[j * packed_stride + i] = factor * source[i * source_stride + j], for a block of `rows` rows
-/// of the source. `packed_stride` is at least `rows`; elements of packed rows beyond `rows` are not written.
+  /// packed[i][j] = factor * source[i][j]. A factor of 1 is exact.
+  void (*pack)(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor, Tile<Compute> packed);
+
+  /// packed[j][i] = factor * source[i][j]. Elements of packed rows beyond `rows` are not written.
+  void (*pack_transposed)(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor,
+                          Tile<Compute> packed);
+
+  /// destination[i][j] = factor * source[i][j], rounded once to T.
+  void (*store)(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Compute factor,
+                Tile<T> destination);
+
+  /// sum[i][j] += source[i][j], added in double, or in the compute type.
+  void (*accumulate)(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Tile<double> sum);
+  void (*add)(Tile<const Compute> source, std::int64_t rows, std::int64_t columns, Tile<Compute> sum);
+
+  /// Rounds values[i] to the precision of T. The result is the same as storing values[i] as T and reading it back. Does
+  /// nothing for float and double.
+  void (*round)(Compute* values, std::int64_t count);
+};
+
+/// Returns the conversions for the instruction set of this processor.
 template <class T>
-void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride);
-
-/// destination[i * destination_stride + j] = factor * source[i * source_stride + j], rounded once to T.
-template <class T>
-void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                ComputeType<T> factor, T* destination, std::int64_t destination_stride);
-
-/// sum[i * sum_stride + j] += source[i * source_stride + j], added in double. Instantiated for float and double.
-template <class Compute>
-void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     double* sum, std::int64_t sum_stride);
-
-/// sum[i * sum_stride + j] += source[i * source_stride + j], added in the compute type. Instantiated for float and
-/// double.
-template <class Compute>
-void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
-              std::int64_t sum_stride);
-
-/// Rounds values[i] to the precision of T. The result is the same as storing values[i] as T and reading it back. Does
-/// nothing for float and double.
-template <class T>
-void round_through(ComputeType<T>* values, std::int64_t count);
+const Conversions<T>& conversions();
 
 }  // namespace gdpa::cpu

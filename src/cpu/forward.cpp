@@ -3,7 +3,6 @@
 #include <span>
 
 #include "cpu/call.h"
-#include "cpu/workspace.h"
 
 namespace gdpa::cpu {
 namespace {
@@ -13,31 +12,14 @@ class Forward {
  public:
   using Compute = ComputeType<T>;
 
-  Forward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call),
-        params_(call.params),
-        tiles_(call.schedule.tiles),
-        unit_(unit),
-        mask_(call.mask, call.params),
-        inputs_(call.inputs, call.params, call.params.parameters,
-                [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }) {
-    const plan::CpuBuffers& buffers = call.schedule.buffers;
-    auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
-    query_ = base + buffers.query;
-    output_ = base + buffers.output;
-    product_ = base + buffers.product;
-    keys_transposed_ = base + buffers.keys_transposed;
-    values_ = base + buffers.values;
-    scores_ = base + buffers.scores;
-  }
+  Forward(const Call<T>& call, const plan::CpuUnit& unit) : call_(call), unit_(unit) {}
 
   void run() {
     for (b_ = unit_.batch.begin; b_ < unit_.batch.end; ++b_) {
-      length_q_ = params_.queries.size(b_);
-      length_k_ = params_.keys.size(b_);
       mask_.enter(b_);
       const int64_t rows = std::max(tiles_.queries, tiles_.block_queries / unit_.heads.size());
-      for_each_part(plan::intersection(unit_.queries, {0, length_q_}), rows, 1, [&](Range block) { run_block(block); });
+      for_each_part(plan::intersection(unit_.queries, {0, params_.queries.size(b_)}), rows, 1,
+                    [&](Range block) { run_block(block); });
     }
   }
 
@@ -45,7 +27,7 @@ class Forward {
   void run_block(Range queries) {
     queries_ = queries;
     pack_queries();
-    clear(output_, call_.width_v, unit_.heads.size() * queries_.size(), call_.width_v);
+    clear(output_, unit_.heads.size() * queries_.size(), call_.width_v);
     for_each_part(mask_.keys(queries_), tiles_.keys, plan::cpu_vector, [&](Range keys) { add_keys(keys); });
     store_output();
   }
@@ -57,9 +39,9 @@ class Forward {
   /// Multiplies the rows of Q by the scale, because packing makes this multiplication free.
   void pack_queries() {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries_.begin, head), params_.query.row_stride,
-                   queries_.size(), params_.head_dim, static_cast<Compute>(params_.scale),
-                   query_ + row_of(head, queries_.begin) * call_.width_q, call_.width_q);
+      conversions<T>().pack(rows_of<const T>(params_.query, params_.queries, b_, queries_.begin, head), queries_.size(),
+                            params_.head_dim, static_cast<Compute>(params_.scale),
+                            query_.at(row_of(head, queries_.begin)));
     }
   }
 
@@ -76,17 +58,8 @@ class Forward {
   void pack_keys(Range keys) {
     if (has_keys_) return;
     has_keys_ = true;
-    for_each_run(params_.keys, keys, [&](Range run) {
-      const int64_t first = run.begin - keys.begin;
-      pack_transposed<T>(rows_of<const T>(params_.key, params_.keys, b_, run.begin, unit_.key_head),
-                         params_.key.row_stride, run.size(), params_.head_dim, Compute{1}, keys_transposed_ + first,
-                         tiles_.keys);
-      pack_rows<T>(rows_of<const T>(params_.value, params_.keys, b_, run.begin, unit_.key_head),
-                   params_.value.row_stride, run.size(), params_.head_dim_v, Compute{1},
-                   values_ + first * call_.width_v, call_.width_v);
-    });
-    pad_tile_transposed(keys_transposed_, tiles_.keys, keys.size(), params_.head_dim);
-    pad_tile(values_, call_.width_v, keys.size(), params_.head_dim_v);
+    pack_tile_transposed<T>(params_, params_.key, b_, unit_.key_head, keys, params_.head_dim, keys_transposed_);
+    pack_tile<T>(params_, params_.value, b_, unit_.key_head, keys, params_.head_dim_v, 1, values_);
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
@@ -94,56 +67,54 @@ class Forward {
     if (columns.count == 0) return;
     pack_keys(keys);
     const int64_t row = row_of(head, queries.begin);
-    multiply<Compute>({query_ + row * call_.width_q, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
-                      {scores_, columns.count}, queries.size(), columns.count, params_.head_dim, Sum::overwrite);
+    multiply<Compute>(query_.at(row), keys_transposed_.at(0, columns.begin), {scores_, columns.count}, queries.size(),
+                      columns.count, params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
     call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
                                       inputs_.arrays());
     mask_.clear_masked(scores_);
-    round_through<T>(scores_, queries.size() * columns.count);
+    conversions<T>().round(scores_, queries.size() * columns.count);
     const bool is_long_sum = mask_.keys(queries).size() > terms_of_sum;
-    add_product<Compute>({scores_, columns.count}, {values_ + columns.begin * call_.width_v, call_.width_v},
-                         {output_ + row * call_.width_v, call_.width_v}, queries.size(), params_.head_dim_v,
-                         columns.count, is_long_sum ? product_ : nullptr);
+    add_product<Compute>({scores_, columns.count}, values_.at(columns.begin), output_.at(row), queries.size(),
+                         params_.head_dim_v, columns.count, is_long_sum ? product_ : nullptr);
   }
 
   void store_output() {
-    const auto factor = static_cast<Compute>(params_.out_scale.of(b_, length_q_, length_k_));
+    const auto factor = static_cast<Compute>(params_.out_scale.of(b_, params_.queries.size(b_), params_.keys.size(b_)));
     const Operand* const added = call_.added;
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      Compute* const sums = output_ + row_of(head, queries_.begin) * call_.width_v;
-      scale_rows(params_, b_, queries_, sums, call_.width_v, params_.head_dim_v);
+      const Tile<Compute> sums = output_.at(row_of(head, queries_.begin));
+      scale_rows(params_, b_, queries_, sums, params_.head_dim_v);
       if (added != nullptr) {
-        std::transform(sums, sums + queries_.size() * call_.width_v, sums,
+        std::transform(sums.data, sums.data + queries_.size() * sums.stride, sums.data,
                        [factor](Compute sum) { return sum * factor; });
         // Q of this head is not needed any more.
-        add_source<T>(rows_of<const T>(*added, params_.queries, b_, queries_.begin, head), added->row_stride,
-                      queries_.size(), params_.head_dim, sums, call_.width_v,
-                      query_ + row_of(head, queries_.begin) * call_.width_q);
+        add_source<T>(rows_of<const T>(*added, params_.queries, b_, queries_.begin, head), queries_.size(),
+                      params_.head_dim, sums, query_.at(row_of(head, queries_.begin)).data);
       }
-      store_rows<T>(sums, call_.width_v, queries_.size(), params_.head_dim_v, added ? Compute{1} : factor,
-                    rows_of<T>(params_.output, params_.output_side(), b_, queries_.begin, head),
-                    params_.output.row_stride);
+      conversions<T>().store(sums, queries_.size(), params_.head_dim_v, added ? Compute{1} : factor,
+                             rows_of<T>(params_.output, params_.output_side(), b_, queries_.begin, head));
     }
   }
 
   const Call<T>& call_;
-  const Params& params_;
-  const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
-  TileMask<Compute> mask_;
-  TileInputs<Compute> inputs_;
+  const Params& params_ = call_.params;
+  const plan::CpuTiles& tiles_ = call_.schedule.tiles;
+  TileMask<Compute> mask_{call_.mask, params_};
+  TileInputs<Compute> inputs_{call_.inputs, params_, params_.parameters,
+                              [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }};
   bool has_keys_ = false;  // the tile of keys is packed
   int64_t b_ = 0;
-  int64_t length_q_ = 0;
-  int64_t length_k_ = 0;
   Range queries_;
-  Compute* query_;
-  Compute* output_;
-  Compute* product_;
-  Compute* keys_transposed_;
-  Compute* values_;
-  Compute* scores_;
+  const plan::CpuBuffers& buffers_ = call_.schedule.buffers;
+  Compute* const memory_ = call_.workspace();
+  const Tile<Compute> query_{memory_ + buffers_.query, call_.width_q};
+  const Tile<Compute> output_{memory_ + buffers_.output, call_.width_v};
+  const Tile<Compute> keys_transposed_{memory_ + buffers_.keys_transposed, tiles_.keys};
+  const Tile<Compute> values_{memory_ + buffers_.values, call_.width_v};
+  Compute* const scores_ = memory_ + buffers_.scores;
+  Compute* const product_ = memory_ + buffers_.product;
 };
 
 }  // namespace

@@ -57,7 +57,7 @@ void convert(const T* data, int64_t count, const At& at, Number* numbers) {
     for (int64_t begin = 0; begin < count; begin += most) {
       const int64_t part = std::min(most, count - begin);
       for (int64_t k = 0; k < part; ++k) elements[static_cast<std::size_t>(k)] = data[at(begin + k)];
-      pack_rows<T>(elements.data(), part, 1, part, 1.0F, converted.data(), part);
+      conversions<T>().pack({elements.data(), part}, 1, part, 1, {converted.data(), part});
       std::transform(converted.begin(), converted.begin() + part, numbers + begin,
                      [](float number) { return static_cast<Number>(number); });
     }

@@ -9,29 +9,20 @@
 namespace gdpa::cpu {
 namespace {
 
-auto dispatch(const libxsmm_blasint& m, const libxsmm_blasint& n, const libxsmm_blasint& k,
-              const libxsmm_blasint* strides, float beta, int flags) {
-  const float alpha = 1;
-  const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
-  return libxsmm_smmdispatch(m, n, k, &strides[0], &strides[1], &strides[2], &alpha, &beta, &flags, &prefetch);
-}
-
-auto dispatch(const libxsmm_blasint& m, const libxsmm_blasint& n, const libxsmm_blasint& k,
-              const libxsmm_blasint* strides, double beta, int flags) {
-  const double alpha = 1;
-  const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
-  return libxsmm_dmmdispatch(m, n, k, &strides[0], &strides[1], &strides[2], &alpha, &beta, &flags, &prefetch);
-}
-
 template <class Compute>
 void call(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
           std::int64_t columns, std::int64_t depth, Sum sum, int flags) {
-  const libxsmm_blasint strides[] = {static_cast<libxsmm_blasint>(right.stride),
-                                     static_cast<libxsmm_blasint>(left.stride),
-                                     static_cast<libxsmm_blasint>(result.stride)};
-  const Compute beta = sum == Sum::add ? Compute{1} : Compute{0};
-  const auto kernel = dispatch(static_cast<libxsmm_blasint>(columns), static_cast<libxsmm_blasint>(rows),
-                               static_cast<libxsmm_blasint>(depth), strides, beta, flags);
+  const auto dispatch = [] {
+    if constexpr (std::is_same_v<Compute, float>) return &libxsmm_smmdispatch;
+    if constexpr (std::is_same_v<Compute, double>) return &libxsmm_dmmdispatch;
+  }();
+  const auto size = [](std::int64_t number) { return static_cast<libxsmm_blasint>(number); };
+  const libxsmm_blasint right_stride = size(right.stride), left_stride = size(left.stride);
+  const libxsmm_blasint result_stride = size(result.stride);
+  const Compute alpha = 1, beta = sum == Sum::add ? Compute{1} : Compute{0};
+  const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
+  const auto kernel = dispatch(size(columns), size(rows), size(depth), &right_stride, &left_stride, &result_stride,
+                               &alpha, &beta, &flags, &prefetch);
   if (kernel == nullptr) {
     throw Error(ErrorKind::runtime,
                 "the CPU backend makes its products at run time, for processors with AVX2 or AVX-512, and this system "

@@ -4,14 +4,9 @@
 
 #include <cstdint>
 
-namespace gdpa::cpu {
+#include "cpu/convert.h"
 
-/// A tile in memory, row by row; the stride counts elements.
-template <class Element>
-struct Tile {
-  Element* data;
-  std::int64_t stride;
-};
+namespace gdpa::cpu {
 
 enum class Sum { overwrite, add };
 

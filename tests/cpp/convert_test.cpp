@@ -103,7 +103,7 @@ class Convert : public testing::OnEveryTarget {
   void widening_is_exact() {
     const std::vector<T> numbers = all_numbers<T>();
     std::vector<float> wide(numbers.size());
-    pack_rows(numbers.data(), 0, 1, static_cast<std::int64_t>(numbers.size()), 1.0F, wide.data(), 0);
+    conversions<T>().pack({numbers.data(), 0}, 1, static_cast<std::int64_t>(numbers.size()), 1, {wide.data(), 0});
     for (std::size_t i = 0; i < numbers.size(); ++i) expect_same(wide[i], value_of(numbers[i]), numbers[i].bits);
   }
 
@@ -112,9 +112,9 @@ class Convert : public testing::OnEveryTarget {
     std::vector<float> floats = revealing_floats<T>();
     const auto count = static_cast<std::int64_t>(floats.size());
     std::vector<T> narrow(floats.size());
-    store_rows(floats.data(), 0, 1, count, 1.0F, narrow.data(), 0);
+    conversions<T>().store({floats.data(), 0}, 1, count, 1, {narrow.data(), 0});
     std::vector<float> through = floats;
-    round_through<T>(through.data(), count);
+    conversions<T>().round(through.data(), count);
     for (std::size_t i = 0; i < floats.size(); ++i) {
       expect_same(value_of(narrow[i]), rounded<T>(floats[i]), floats[i]);
       expect_same(through[i], rounded<T>(floats[i]), floats[i]);
@@ -126,6 +126,7 @@ class Convert : public testing::OnEveryTarget {
   template <class T>
   void blocks_are_exact_and_bounded() {
     using Compute = ComputeType<T>;
+    const Conversions<T>& convert = conversions<T>();
     std::mt19937 random(3);
     for (const std::int64_t rows : {0, 1, 2, 3, 4, 5, 7, 8, 16, 33}) {
       for (const std::int64_t columns : {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 24, 31, 40, 65}) {
@@ -133,23 +134,23 @@ class Convert : public testing::OnEveryTarget {
         std::vector<Compute> numbers(static_cast<std::size_t>(rows * stride + 1));
         for (Compute& x : numbers) x = static_cast<Compute>(static_cast<double>(random() % 2001) - 1000) / 8;
         std::vector<T> source(numbers.size());
-        store_rows(numbers.data(), 0, 1, static_cast<std::int64_t>(numbers.size()), Compute{1}, source.data(), 0);
+        convert.store({numbers.data(), 0}, 1, static_cast<std::int64_t>(numbers.size()), 1, {source.data(), 0});
         const auto at = [&](std::int64_t i, std::int64_t j) {
           return static_cast<Compute>(value_of_any(source[static_cast<std::size_t>(i * stride + j)]));
         };
 
         const Compute guard = 12345;
         std::vector<Compute> packed(static_cast<std::size_t>(rows * stride + 1), guard);
-        pack_rows(source.data(), stride, rows, columns, Compute{2}, packed.data(), stride);
+        convert.pack({source.data(), stride}, rows, columns, 2, {packed.data(), stride});
         const std::int64_t transposed_stride = rows + 2;
         std::vector<Compute> transposed(static_cast<std::size_t>(columns * transposed_stride + 1), guard);
-        pack_transposed(source.data(), stride, rows, columns, Compute{2}, transposed.data(), transposed_stride);
+        convert.pack_transposed({source.data(), stride}, rows, columns, 2, {transposed.data(), transposed_stride});
         std::vector<double> sum(packed.size(), 7);
-        accumulate_rows(packed.data(), stride, rows, columns, sum.data(), stride);
+        convert.accumulate({packed.data(), stride}, rows, columns, {sum.data(), stride});
         std::vector<Compute> added(packed.size(), 7);
-        add_rows(packed.data(), stride, rows, columns, added.data(), stride);
+        convert.add({packed.data(), stride}, rows, columns, {added.data(), stride});
         std::vector<T> stored(source.size(), source.empty() ? T{} : source.back());
-        store_rows(packed.data(), stride, rows, columns, Compute{0.5}, stored.data(), stride);
+        convert.store({packed.data(), stride}, rows, columns, Compute{0.5}, {stored.data(), stride});
 
         for (std::int64_t i = 0; i < rows; ++i) {
           for (std::int64_t j = 0; j < stride; ++j) {
@@ -189,8 +190,8 @@ TEST_P(Convert, BlocksAreExactAndBounded) {
 TEST_P(Convert, RoundingThroughAWideTypeChangesNothing) {
   float single = 0.1F;
   double twice = 0.1;
-  round_through<float>(&single, 1);
-  round_through<double>(&twice, 1);
+  conversions<float>().round(&single, 1);
+  conversions<double>().round(&twice, 1);
   EXPECT_EQ(single, 0.1F);
   EXPECT_EQ(twice, 0.1);
 }
@@ -199,7 +200,7 @@ TEST_P(Convert, AScaledResultIsRoundedOnce) {
   const float third = 1.0F / 3;
   std::vector<float> values(100, third);
   std::vector<BFloat16> stored(values.size());
-  store_rows(values.data(), 0, 1, 100, 3.1F, stored.data(), 0);
+  conversions<BFloat16>().store({values.data(), 0}, 1, 100, 3.1F, {stored.data(), 0});
   for (const BFloat16 x : stored) EXPECT_EQ(value_of(x), rounded<BFloat16>(third * 3.1F));
 }
 
