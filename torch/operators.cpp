@@ -14,12 +14,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <new>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,19 +36,18 @@ using OptionalTensor = std::optional<Tensor>;
 
 /// The gradients that backward computes: of the operands, of the tensors of the call (bit n: tensor n), and of the rows
 /// of out_scale. All other gradients are tensors without elements.
-constexpr std::string_view wanted_schema =
+const std::string wanted_schema =
     "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True, int wants_grad_parameters=0, "
     "bool wants_grad_out_scale=False";
 
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
-constexpr std::string_view problem_schema =
+const std::string problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, Tensor? output_offsets, "
     "str activation, str[]? parameter_names, float? scale, float out_scale, str out_scale_kind, "
     "Tensor? out_scale_numbers, SymInt window_left, SymInt window_right, str diagonal, "
-    "str? mask, str[]? mask_names, str? mask_tiles, bool enable_gqa, str accuracy, bool deterministic, bool "
-    "allow_tf32, "
-    "bool add_query, SymInt output_rows, bool zeroes_output";
+    "str? mask, str[]? mask_names, str? mask_tiles, bool enable_gqa, str accuracy, bool deterministic, "
+    "bool allow_tf32, bool add_query, SymInt output_rows, bool zeroes_output";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -112,14 +114,13 @@ gdpa::Device device_of(const Tensor& tensor) {
                          : gdpa::Device{gdpa::DeviceKind::cuda, static_cast<int>(tensor.get_device_index())};
 }
 
-template <class View>
-View view_of(std::string_view who, const Tensor& tensor) {
-  View view;
+gdpa::MutableTensorView view_of(std::string_view who, const Tensor& tensor) {
+  gdpa::MutableTensorView view;
   view.dtype = dtype_of(who, tensor);
   view.device = device_of(tensor);
   const int64_t rank = tensor.dim();
-  if (rank > View::max_rank) {
-    refuse(gdpa::ErrorKind::value, std::string(who) + ": expected rank " + std::to_string(View::max_rank) +
+  if (rank > view.max_rank) {
+    refuse(gdpa::ErrorKind::value, std::string(who) + ": expected rank " + std::to_string(view.max_rank) +
                                        " at most, got rank " + std::to_string(rank) + "; reshape it");
   }
   view.rank = static_cast<int>(rank);
@@ -127,29 +128,30 @@ View view_of(std::string_view who, const Tensor& tensor) {
   int64_t* strides = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i) {
-    view.sizes[i] = sizes[i];
-    view.strides[i] = strides[i];
-  }
+  std::copy_n(sizes, rank, view.sizes.begin());
+  std::copy_n(strides, rank, view.strides.begin());
   view.data = tensor.data_ptr();
   return view;
 }
 
 std::optional<gdpa::TensorView> view_of(std::string_view who, const OptionalTensor& tensor) {
   if (!tensor) return std::nullopt;
-  return view_of<gdpa::TensorView>(who, *tensor);
+  return view_of(who, *tensor);
 }
 
-/// Returns PyTorch's current stream on the tensor's device. The function is looked up at run time, because a PyTorch
-/// without CUDA does not have it.
+/// Returns a function of a library that PyTorch has loaded, or null. PyTorch has some functions only with CUDA, or only
+/// in later versions.
+template <class Function>
+Function* find(const char* library, const char* name) {
+  void* const loaded = ::dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  return loaded == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(loaded, name));
+}
+
+/// Returns PyTorch's current stream on the tensor's device.
 void* current_stream(const Tensor& tensor) {
   if (tensor.is_cpu()) return nullptr;
-  using CurrentStream = AOTITorchError (*)(int32_t, void**);
-  static const auto ask = [] {
-    void* library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library == nullptr ? nullptr
-                              : reinterpret_cast<CurrentStream>(::dlsym(library, "aoti_torch_get_current_cuda_stream"));
-  }();
+  static const auto ask =
+      find<AOTITorchError(int32_t, void**)>("libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
   if (ask == nullptr) {
     refuse(
         gdpa::ErrorKind::runtime,
@@ -163,12 +165,7 @@ void* current_stream(const Tensor& tensor) {
 
 /// Returns PyTorch's message of the last error of this thread, or an empty text before PyTorch 2.13.
 std::string torch_message() {
-  static const auto ask = [] {
-    void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library == nullptr
-               ? nullptr
-               : reinterpret_cast<const char* (*)()>(::dlsym(library, "torch_exception_get_what_without_backtrace"));
-  }();
+  static const auto ask = find<const char*()>("libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
   const char* message = ask == nullptr ? nullptr : ask();
   return message == nullptr ? "" : message;
 }
@@ -222,24 +219,22 @@ class Stack {
  public:
   explicit Stack(StableIValue* values) : next_(values) {}
 
+  /// A missing list of texts is an empty one. It costs less than one.
   template <class T>
   T take() {
-    return torch::stable::detail::to<T>(*next_++);
-  }
-
-  std::string take_text() { return text_of(take<StringHandle>()); }
-
-  std::optional<std::string> take_optional_text() {
-    const auto handle = take<std::optional<StringHandle>>();
-    return handle ? std::optional(text_of(*handle)) : std::nullopt;
-  }
-
-  /// None is an empty list. It costs less than one.
-  std::vector<std::string> take_texts() {
-    std::vector<std::string> texts;
-    const auto handles = take<std::optional<std::vector<StringHandle>>>();
-    for (StringHandle handle : handles.value_or(std::vector<StringHandle>())) texts.push_back(text_of(handle));
-    return texts;
+    if constexpr (std::is_same_v<T, std::string>) {
+      return text_of(take<StringHandle>());
+    } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
+      const auto handle = take<std::optional<StringHandle>>();
+      return handle ? std::optional(text_of(*handle)) : std::nullopt;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      std::vector<std::string> texts;
+      const auto handles = take<std::optional<std::vector<StringHandle>>>();
+      for (StringHandle handle : handles.value_or(std::vector<StringHandle>())) texts.push_back(text_of(handle));
+      return texts;
+    } else {
+      return torch::stable::detail::to<T>(*next_++);
+    }
   }
 
  private:
@@ -270,68 +265,46 @@ T one_of(std::string_view who, const std::string& text, const std::vector<std::p
 
 /// The owned arguments of problem_schema. All arguments are taken before an error can occur, so none leaks.
 struct Problem {
-  explicit Problem(Stack& stack)
-      : query(stack.take<Tensor>()),
-        key(stack.take<Tensor>()),
-        value(stack.take<Tensor>()),
-        parameters(stack.take<std::vector<Tensor>>()),
-        cu_seqlens_q(stack.take<OptionalTensor>()),
-        cu_seqlens_k(stack.take<OptionalTensor>()),
-        kv_of(stack.take<OptionalTensor>()),
-        block_table(stack.take<OptionalTensor>()),
-        seqused_k(stack.take<OptionalTensor>()),
-        output_offsets(stack.take<OptionalTensor>()),
-        activation(stack.take_text()),
-        parameter_names(stack.take_texts()),
-        scale(stack.take<std::optional<double>>()),
-        out_scale(stack.take<double>()),
-        out_scale_kind(stack.take_text()),
-        out_scale_numbers(stack.take<OptionalTensor>()),
-        window_left(stack.take<int64_t>()),
-        window_right(stack.take<int64_t>()),
-        diagonal(stack.take_text()),
-        mask(stack.take_optional_text()),
-        mask_names(stack.take_texts()),
-        mask_tiles(stack.take_optional_text()),
-        enable_gqa(stack.take<bool>()),
-        accuracy(stack.take_text()),
-        deterministic(stack.take<bool>()),
-        allow_tf32(stack.take<bool>()),
-        add_query(stack.take<bool>()),
-        output_rows(stack.take<int64_t>()),
-        zeroes_output(stack.take<bool>()) {}
-
-  Tensor query, key, value;
+  Stack& stack;
+  Tensor query = stack.take<Tensor>();
+  Tensor key = stack.take<Tensor>();
+  Tensor value = stack.take<Tensor>();
   /// The tensors of the function, then the tensors of the mask, then the lists of a prepared mask.
-  std::vector<Tensor> parameters;
+  std::vector<Tensor> parameters = stack.take<std::vector<Tensor>>();
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
-  OptionalTensor cu_seqlens_q, cu_seqlens_k;
-  OptionalTensor kv_of, block_table, seqused_k, output_offsets;
-  std::string activation;
-  std::vector<std::string> parameter_names;  ///< of the tensors of the function
-  std::optional<double> scale;
-  double out_scale;
-  std::string out_scale_kind;
-  OptionalTensor out_scale_numbers;  ///< of the batch entries, or with the kind "row" of the rows of the query
-  int64_t window_left, window_right;
-  std::string diagonal;                   ///< of the window
-  std::optional<std::string> mask;        ///< a condition, in place of the window
-  std::vector<std::string> mask_names;    ///< of the tensors of the mask
-  std::optional<std::string> mask_tiles;  ///< gdpa::PreparedMask::tiles of a prepared mask
-  bool enable_gqa;
-  std::string accuracy;
-  bool deterministic;
-  bool allow_tf32;
-  bool add_query;
-  int64_t output_rows;  ///< with output_offsets; -1: as many as without them
-  bool zeroes_output;
+  OptionalTensor cu_seqlens_q = stack.take<OptionalTensor>();
+  OptionalTensor cu_seqlens_k = stack.take<OptionalTensor>();
+  OptionalTensor kv_of = stack.take<OptionalTensor>();
+  OptionalTensor block_table = stack.take<OptionalTensor>();
+  OptionalTensor seqused_k = stack.take<OptionalTensor>();
+  OptionalTensor output_offsets = stack.take<OptionalTensor>();
+  std::string activation = stack.take<std::string>();
+  std::vector<std::string> parameter_names = stack.take<std::vector<std::string>>();  ///< of the function
+  std::optional<double> scale = stack.take<std::optional<double>>();
+  double out_scale = stack.take<double>();
+  std::string out_scale_kind = stack.take<std::string>();
+  /// Of the batch entries, or with the kind "row" of the rows of the query.
+  OptionalTensor out_scale_numbers = stack.take<OptionalTensor>();
+  int64_t window_left = stack.take<int64_t>();
+  int64_t window_right = stack.take<int64_t>();
+  std::string diagonal = stack.take<std::string>();                                  ///< of the window
+  std::optional<std::string> mask = stack.take<std::optional<std::string>>();        ///< in place of the window
+  std::vector<std::string> mask_names = stack.take<std::vector<std::string>>();      ///< of the tensors of the mask
+  std::optional<std::string> mask_tiles = stack.take<std::optional<std::string>>();  ///< of a prepared mask
+  bool enable_gqa = stack.take<bool>();
+  std::string accuracy = stack.take<std::string>();
+  bool deterministic = stack.take<bool>();
+  bool allow_tf32 = stack.take<bool>();
+  bool add_query = stack.take<bool>();
+  int64_t output_rows = stack.take<int64_t>();  ///< with output_offsets; -1: as many as without them
+  bool zeroes_output = stack.take<bool>();
 
   gdpa::OutScale output_scale() const {
     using Kind = gdpa::OutScale::Kind;
     static const std::vector<std::pair<std::string_view, Kind>> kinds = {
         {"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}};
     if (out_scale_numbers) {
-      const auto numbers = view_of<gdpa::TensorView>("out_scale", *out_scale_numbers);
+      const auto numbers = view_of("out_scale", *out_scale_numbers);
       return out_scale_kind == "row" ? gdpa::OutScale::of_rows(numbers) : gdpa::OutScale::of_batch(numbers);
     }
     return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
@@ -353,7 +326,7 @@ struct Problem {
   std::optional<gdpa::PreparedMask> prepared_mask() const {
     if (!mask_tiles) return std::nullopt;
     const Tensor& lists = parameters.back();
-    const auto view = view_of<gdpa::TensorView>("prepared mask", lists);
+    const auto view = view_of("prepared mask", lists);
     return gdpa::PreparedMask{lists.data_ptr(), lists.numel() * gdpa::size_in_bytes(view.dtype), *mask_tiles};
   }
 
@@ -369,7 +342,7 @@ struct Problem {
   std::vector<gdpa::Parameter> views_of_parameters(std::size_t first, const std::vector<std::string>& names) const {
     std::vector<gdpa::Parameter> views;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      views.push_back({names[i], view_of<gdpa::TensorView>("parameter " + names[i], parameters[first + i])});
+      views.push_back({names[i], view_of("parameter " + names[i], parameters[first + i])});
     }
     return views;
   }
@@ -388,9 +361,9 @@ struct Problem {
     check_parameters();
     const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
     const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
-    return {.query = view_of<gdpa::TensorView>("query", query),
-            .key = view_of<gdpa::TensorView>("key", key),
-            .value = view_of<gdpa::TensorView>("value", value),
+    return {.query = view_of("query", query),
+            .key = view_of("key", key),
+            .value = view_of("value", value),
             .cu_seqlens_q = has_query_gaps ? std::nullopt : view_of("cu_seqlens_q", cu_seqlens_q),
             .cu_seqlens_k = has_key_gaps ? std::nullopt : view_of("cu_seqlens_k", cu_seqlens_k),
             .seq_offsets_q = has_query_gaps ? view_of("seq_offsets_q", cu_seqlens_q) : std::nullopt,
@@ -419,13 +392,11 @@ struct Problem {
 
 /// The arguments of wanted_schema.
 gdpa::WantedGradients take_wanted(Stack& stack) {
-  gdpa::WantedGradients wanted;
-  wanted.query = stack.take<bool>();
-  wanted.key = stack.take<bool>();
-  wanted.value = stack.take<bool>();
-  wanted.parameters = static_cast<uint32_t>(stack.take<int64_t>());
-  wanted.out_scale = stack.take<bool>();
-  return wanted;
+  return {.query = stack.take<bool>(),
+          .key = stack.take<bool>(),
+          .value = stack.take<bool>(),
+          .parameters = static_cast<uint32_t>(stack.take<int64_t>()),
+          .out_scale = stack.take<bool>()};
 }
 
 /// Returns the shape of the output: the shape of query with the head_dim of value. A shared query has its rows once for
@@ -443,14 +414,13 @@ std::vector<int64_t> output_sizes(const gdpa::Attention& attention, int64_t rows
   }
   const bool is_shared = query.rank == 3 && !attention.cu_seqlens_q && !attention.seq_offsets_q;
   if (!is_shared) return sizes;
-  if (attention.block_table) {
-    sizes[0] *= attention.block_table->sizes[0];
-  } else if (attention.kv_of) {
-    sizes[0] *= attention.kv_of->sizes[0];
-  } else if (attention.cu_seqlens_k) {
+  for (const auto* of_entries : {&attention.block_table, &attention.kv_of, &attention.seq_offsets_k}) {
+    if (!*of_entries) continue;
+    sizes[0] *= (*of_entries)->sizes[0];
+    return sizes;
+  }
+  if (attention.cu_seqlens_k) {
     sizes[0] *= std::max<int64_t>(attention.cu_seqlens_k->sizes[0] - 1, 0);
-  } else if (attention.seq_offsets_k) {
-    sizes[0] *= attention.seq_offsets_k->sizes[0];
   } else if (value.rank == 4) {
     sizes[0] *= value.sizes[0];
   }
@@ -458,7 +428,7 @@ std::vector<int64_t> output_sizes(const gdpa::Attention& attention, int64_t rows
 }
 
 Tensor copied_where_needed(const Tensor& tensor) {
-  if (!gdpa::needs_copy(view_of<gdpa::TensorView>("grad_output", tensor))) return tensor;
+  if (!gdpa::needs_copy(view_of("grad_output", tensor))) return tensor;
   Tensor copy = empty_like(tensor);
   TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), tensor.get(), 0));
   return copy;
@@ -489,32 +459,19 @@ gdpa::DType dtype_of_sums(const gdpa::Attention& attention, const gdpa::WantedGr
   return is_on_cpu || dtypes.size() != 1 ? gdpa::DType::float32 : *dtypes.begin();
 }
 
-/// Returns a row-major view with the shape of the parameter, and its number of elements.
-std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Parameter& parameter, gdpa::DType dtype) {
-  const gdpa::TensorView& input = parameter.value;
-  gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
-  int64_t stride = 1;
-  for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
-    view.strides[i] = stride;
-    stride *= view.sizes[i];
-  }
-  return {{parameter.name, view}, stride};
-}
-
 /// The wanted gradients of the tensors of the call, one after the other in one tensor.
 struct ParameterGradients {
   ParameterGradients(const gdpa::Attention& attention, const gdpa::WantedGradients& wanted, const Tensor& query) {
     const gdpa::DType dtype = dtype_of_sums(attention, wanted);
-    std::vector<int64_t> begins;
-    int64_t elements = 0;
+    std::vector<int64_t> begins = {0};
     for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
       if ((wanted.parameters >> i & 1U) == 0) continue;
-      auto [gradient, count] = row_major_gradient(attention.parameters[i], dtype);
-      views.push_back(std::move(gradient));
-      begins.push_back(elements);
-      elements += count;
+      const auto& [name, input] = attention.parameters[i];
+      gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
+      begins.push_back(begins.back() + view.make_row_major());
+      views.push_back({name, view});
     }
-    sums = empty({elements}, code_of(dtype), query);
+    sums = empty({begins.back()}, code_of(dtype), query);
     for (std::size_t i = 0; i < views.size(); ++i) {
       views[i].value.data = static_cast<std::byte*>(sums->data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
     }
@@ -524,48 +481,43 @@ struct ParameterGradients {
   std::vector<gdpa::ParameterGradient> views;
 };
 
-void forward(StableIValue* values, Stack stack) {
-  const Problem problem(stack);
+std::tuple<Tensor> forward(Stack stack) {
+  const Problem problem{stack};
   const gdpa::Attention attention = problem.attention();
   const Tensor output = empty(output_sizes(attention, problem.output_rows), problem.query);
-  gdpa::forward(attention, view_of<gdpa::MutableTensorView>("output", output));
-  values[0] = torch::stable::detail::from(output);
+  gdpa::forward(attention, view_of("output", output));
+  return output;
 }
 
-/// The gradients of the tensors of the call and of the rows of out_scale.
-struct FurtherGradients {
-  Tensor of_parameters, of_out_scale;
-};
-
-/// Writes the gradients of query, key and value into the given tensors, and returns the further ones. A missing tensor
-/// is a gradient that is not wanted. Of `wanted`, only the further gradients are read.
-FurtherGradients compute_gradients(const Problem& problem, const Tensor& given_grad_output,
-                                   const std::array<OptionalTensor, 3>& gradients,
-                                   const gdpa::WantedGradients& wanted) {
+/// Writes the gradients of query, key and value into the given tensors, and returns the gradients of the tensors of the
+/// call and of the rows of out_scale. A missing tensor is a gradient that is not wanted. Of `wanted`, only the returned
+/// gradients are read.
+std::tuple<Tensor, Tensor> compute_gradients(const Problem& problem, const Tensor& given_grad_output,
+                                             const std::array<OptionalTensor, 3>& gradients,
+                                             const gdpa::WantedGradients& wanted) {
   gdpa::Attention attention = problem.attention();
   const Tensor grad_output = copied_where_needed(given_grad_output);
   const auto gradient_view = [](std::string_view who, const OptionalTensor& gradient) {
-    return gradient ? view_of<gdpa::MutableTensorView>(who, *gradient) : gdpa::MutableTensorView{};
+    return gradient ? view_of(who, *gradient) : gdpa::MutableTensorView{};
   };
-  const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);
+  const auto output_view = view_of("grad_output", grad_output);
   const auto query_view = gradient_view("grad_query", gradients[0]);
   const auto key_view = gradient_view("grad_key", gradients[1]);
   const auto value_view = gradient_view("grad_value", gradients[2]);
   const ParameterGradients of_parameters(attention, wanted, problem.query);
-  const bool has_rows = wanted.out_scale && problem.out_scale_numbers;
-  const Tensor of_rows = has_rows ? empty_like(*problem.out_scale_numbers) : empty({0}, problem.query);
-  const auto rows_view =
-      has_rows ? view_of<gdpa::MutableTensorView>("gradient of out_scale", of_rows) : gdpa::MutableTensorView{};
+  OptionalTensor of_rows;
+  if (wanted.out_scale && problem.out_scale_numbers) of_rows = empty_like(*problem.out_scale_numbers);
+  const auto rows_view = gradient_view("gradient of out_scale", of_rows);
   const int64_t bytes =
       gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
   gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
-  return {*of_parameters.sums, of_rows};
+  return {*of_parameters.sums, of_rows ? *of_rows : empty({0}, problem.query)};
 }
 
-void backward(StableIValue* values, Stack stack) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(Stack stack) {
   const auto grad_output = stack.take<Tensor>();
-  const Problem problem(stack);
+  const Problem problem{stack};
   const gdpa::WantedGradients wanted = take_wanted(stack);
   const auto gradient_of = [](bool is_wanted, const Tensor& input) {
     return is_wanted ? OptionalTensor(empty_like(input)) : std::nullopt;
@@ -573,32 +525,25 @@ void backward(StableIValue* values, Stack stack) {
   const std::array<OptionalTensor, 3> gradients = {gradient_of(wanted.query, problem.query),
                                                    gradient_of(wanted.key, problem.key),
                                                    gradient_of(wanted.value, problem.value)};
-  const FurtherGradients further = compute_gradients(problem, grad_output, gradients, wanted);
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    values[i] = torch::stable::detail::from(gradients[i] ? *gradients[i] : empty({0}, problem.query));
-  }
-  values[gradients.size()] = torch::stable::detail::from(further.of_parameters);
-  values[gradients.size() + 1] = torch::stable::detail::from(further.of_out_scale);
+  const auto further = compute_gradients(problem, grad_output, gradients, wanted);
+  const auto given = [&](const OptionalTensor& gradient) { return gradient ? *gradient : empty({0}, problem.query); };
+  return std::tuple_cat(std::tuple(given(gradients[0]), given(gradients[1]), given(gradients[2])), further);
 }
 
 /// backward with gradients in tensors of the caller, such as views of one fused buffer.
-void backward_out(StableIValue* values, Stack stack) {
+std::tuple<Tensor, Tensor> backward_out(Stack stack) {
   const auto grad_output = stack.take<Tensor>();
-  const Problem problem(stack);
-  const auto grad_query = stack.take<OptionalTensor>();
-  const auto grad_key = stack.take<OptionalTensor>();
-  const auto grad_value = stack.take<OptionalTensor>();
-  gdpa::WantedGradients wanted;
-  wanted.parameters = static_cast<uint32_t>(stack.take<int64_t>());
-  wanted.out_scale = stack.take<bool>();
-  const FurtherGradients further = compute_gradients(problem, grad_output, {grad_query, grad_key, grad_value}, wanted);
-  values[0] = torch::stable::detail::from(further.of_parameters);
-  values[1] = torch::stable::detail::from(further.of_out_scale);
+  const Problem problem{stack};
+  const std::array<OptionalTensor, 3> gradients = {stack.take<OptionalTensor>(), stack.take<OptionalTensor>(),
+                                                   stack.take<OptionalTensor>()};
+  const gdpa::WantedGradients wanted{.parameters = static_cast<uint32_t>(stack.take<int64_t>()),
+                                     .out_scale = stack.take<bool>()};
+  return compute_gradients(problem, grad_output, gradients, wanted);
 }
 
 /// Writes the tile lists of the mask of a call to a new tensor. Returns the tensor, and the text that describes it.
-void prepare_mask(StableIValue* values, Stack stack) {
-  const Problem problem(stack);
+std::tuple<Tensor, std::string> prepare_mask(Stack stack) {
+  const Problem problem{stack};
   gdpa::PrepareOptions options;
   options.backward = stack.take<bool>();
   options.wanted = take_wanted(stack);
@@ -607,109 +552,87 @@ void prepare_mask(StableIValue* values, Stack stack) {
   const Tensor lists =
       empty({bytes / gdpa::size_in_bytes(gdpa::DType::int32)}, aoti_torch_dtype_int32(), problem.query);
   const gdpa::PreparedMask mask = gdpa::prepare_mask(attention, lists.data_ptr(), bytes, options);
-  values[0] = torch::stable::detail::from(lists);
-  values[1] = torch::stable::detail::from(mask.tiles);
+  return {lists, mask.tiles};
 }
 
 /// Returns the multiplications and additions of the products over the scores that the mask keeps.
-void flops(StableIValue* values, Stack stack) {
-  const Problem problem(stack);
+std::tuple<double> flops(Stack stack) {
+  const Problem problem{stack};
   const bool is_backward = stack.take<bool>();
   const gdpa::WantedGradients wanted = take_wanted(stack);
   const auto direction = is_backward ? gdpa::Direction::backward : gdpa::Direction::forward;
-  values[0] = torch::stable::detail::from(gdpa::flops(problem.attention(), direction, wanted));
+  return gdpa::flops(problem.attention(), direction, wanted);
 }
 
-/// Counters that a Python thread reads during a compilation in another thread: the number of finished kernels, the
-/// number of all kernels, and a flag that stops the compilation (not 0).
-class SharedProgress {
- public:
-  explicit SharedProgress(const Tensor& tensor) : numbers_(static_cast<int64_t*>(tensor.data_ptr())) {}
-
-  void add(int64_t done, int64_t total) {
-    std::atomic_ref(numbers_[0]) += done;
-    std::atomic_ref(numbers_[1]) += total;
-    if (std::atomic_ref(numbers_[2]) != 0) refuse(gdpa::ErrorKind::runtime, "gdpa.warmup: the compilation was stopped");
-  }
-
- private:
-  int64_t* numbers_;
-};
-
 /// Compiles the kernels of one direction, or of both at the same time. Returns a line for each kernel,
-/// "name\tarchitecture\tcached\tseconds".
-void compile(StableIValue* values, Stack stack) {
+/// "name\tarchitecture\tcached\tseconds". A Python thread reads and writes three counters during the compilation: the
+/// number of finished kernels, the number of all kernels, and a flag that stops the compilation (not 0).
+std::tuple<std::string> compile(Stack stack) {
   static const std::vector<std::pair<std::string_view, gdpa::Lengths>> all_lengths = {{"any", gdpa::Lengths::any},
                                                                                       {"these", gdpa::Lengths::these}};
-  const Problem problem(stack);
-  const std::string directions = stack.take_text();  // "forward", "backward" or "both"
-  const std::string architecture = stack.take_text();
-  const std::string lengths_text = stack.take_text();
-  const auto progress_tensor = stack.take<Tensor>();
+  const Problem problem{stack};
+  const auto directions = stack.take<std::string>();  // "forward", "backward" or "both"
+  const auto architecture = stack.take<std::string>();
+  const auto lengths_text = stack.take<std::string>();
+  const auto progress = stack.take<Tensor>();
   const gdpa::WantedGradients wanted = take_wanted(stack);
   const gdpa::Attention attention = problem.attention();
   const gdpa::Lengths lengths = one_of("lengths", lengths_text, all_lengths);
-  SharedProgress progress(progress_tensor);
-  const auto compile_one_way = [&](gdpa::Direction direction) {
-    const auto report = [&progress](int64_t done, int64_t total) { progress.add(done > 0, done > 0 ? 0 : total); };
-    return gdpa::compile(attention, direction, {architecture, lengths, report, wanted});
+  const auto report = [counters = static_cast<int64_t*>(progress.data_ptr())](int64_t done, int64_t total) {
+    if (done > 0) {
+      ++std::atomic_ref(counters[0]);
+    } else {
+      std::atomic_ref(counters[1]) += total;
+    }
+    if (std::atomic_ref(counters[2]) != 0) refuse(gdpa::ErrorKind::runtime, "gdpa.warmup: the compilation was stopped");
   };
   std::vector<std::future<std::vector<gdpa::CompiledKernel>>> pending;
-  for (const auto& [name, other] :
+  for (const auto& [name, direction] :
        {std::pair("forward", gdpa::Direction::forward), std::pair("backward", gdpa::Direction::backward)}) {
-    if (directions == name || directions == "both") {
-      pending.push_back(std::async(std::launch::async, compile_one_way, other));
-    }
-  }
-  std::vector<gdpa::CompiledKernel> kernels;
-  for (auto& one : pending) {
-    for (gdpa::CompiledKernel& kernel : one.get()) kernels.push_back(std::move(kernel));
+    if (directions != name && directions != "both") continue;
+    pending.push_back(gdpa::compile_async(attention, direction, {architecture, lengths, report, wanted}));
   }
   std::string lines;
-  for (const gdpa::CompiledKernel& made : kernels) {
-    lines += made.kernel.name + "\t" + made.kernel.architecture + "\t" + (made.was_cached ? "1" : "0") + "\t" +
-             std::to_string(made.seconds) + "\n";
+  for (auto& one : pending) {
+    for (const gdpa::CompiledKernel& made : one.get()) {
+      lines += made.kernel.name + "\t" + made.kernel.architecture + "\t" + (made.was_cached ? "1" : "0") + "\t" +
+               std::to_string(made.seconds) + "\n";
+    }
   }
-  values[0] = torch::stable::detail::from(lines);
+  return lines;
 }
 
 /// Returns the canonical text of an activation and of its derivative, or the error.
-void activation(StableIValue* values, Stack stack) {
-  const gdpa::Activation activation(stack.take_text());
-  values[0] = torch::stable::detail::from(activation.text());
-  values[1] = torch::stable::detail::from(activation.derivative_text());
+std::tuple<std::string, std::string> activation(Stack stack) {
+  const gdpa::Activation activation(stack.take<std::string>());
+  return {activation.text(), activation.derivative_text()};
 }
 
 /// Returns what a text contains, as JSON, or the error.
-void describe(StableIValue* values, Stack stack) {
-  const std::string text = stack.take_text();
-  values[0] = torch::stable::detail::from(gdpa::describe(text, stack.take<bool>()));
+std::tuple<std::string> describe(Stack stack) {
+  const auto text = stack.take<std::string>();
+  return gdpa::describe(text, stack.take<bool>());
 }
 
 // --- norms -----------------------------------------------------------------------------------------------------------
 
 /// The common arguments of norm and norm_backward. The operators of the CPU are in python/gdpa/nn/_norms.py.
-constexpr std::string_view norm_schema =
+const std::string norm_schema =
     "Tensor x, Tensor? weight, Tensor? bias, Tensor? gate, Tensor? residual, bool is_layer, float eps";
 
 /// The owned arguments of norm_schema.
 struct NormCall {
-  explicit NormCall(Stack& stack)
-      : x(stack.take<Tensor>()),
-        weight(stack.take<OptionalTensor>()),
-        bias(stack.take<OptionalTensor>()),
-        gate(stack.take<OptionalTensor>()),
-        residual(stack.take<OptionalTensor>()),
-        is_layer(stack.take<bool>()),
-        eps(stack.take<double>()) {}
-
-  Tensor x;
-  OptionalTensor weight, bias, gate, residual;
-  bool is_layer;
-  double eps;
+  Stack& stack;
+  Tensor x = stack.take<Tensor>();
+  OptionalTensor weight = stack.take<OptionalTensor>();
+  OptionalTensor bias = stack.take<OptionalTensor>();
+  OptionalTensor gate = stack.take<OptionalTensor>();
+  OptionalTensor residual = stack.take<OptionalTensor>();
+  bool is_layer = stack.take<bool>();
+  double eps = stack.take<double>();
 
   gdpa::Norm norm() const {
-    return {.x = view_of<gdpa::TensorView>("x", x),
+    return {.x = view_of("x", x),
             .kind = is_layer ? gdpa::Norm::Kind::layer : gdpa::Norm::Kind::rms,
             .eps = eps,
             .weight = view_of("weight", weight),
@@ -720,63 +643,53 @@ struct NormCall {
   }
 };
 
-void norm(StableIValue* values, Stack stack) {
-  const NormCall call(stack);
+std::tuple<Tensor, Tensor> norm(Stack stack) {
+  const NormCall call{stack};
   const gdpa::Norm norm = call.norm();
   const Tensor y = empty_like(call.x);
   const Tensor statistics = empty({norm.x.sizes[0], 2}, aoti_torch_dtype_float32(), call.x);
-  gdpa::norm(norm, view_of<gdpa::MutableTensorView>("y", y),
-             view_of<gdpa::MutableTensorView>("statistics", statistics));
-  values[0] = torch::stable::detail::from(y);
-  values[1] = torch::stable::detail::from(statistics);
+  gdpa::norm(norm, view_of("y", y), view_of("statistics", statistics));
+  return {y, statistics};
 }
 
-void norm_backward(StableIValue* values, Stack stack) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward(Stack stack) {
   const auto given_grad = stack.take<Tensor>();
   const auto statistics = stack.take<Tensor>();
-  const NormCall call(stack);
-  const std::array<const Tensor*, 4> inputs = {&call.x, call.weight ? &*call.weight : nullptr,
-                                               call.bias ? &*call.bias : nullptr, call.gate ? &*call.gate : nullptr};
-  std::array<gdpa::MutableTensorView, 4> views;
-  std::vector<Tensor> gradients;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const bool is_wanted = stack.take<bool>() && inputs[i] != nullptr;
-    gradients.push_back(is_wanted ? empty_like(*inputs[i]) : empty({0}, call.x));
-    if (is_wanted) views[i] = view_of<gdpa::MutableTensorView>("gradient", gradients.back());
-  }
+  const NormCall call{stack};
+  gdpa::NormGradients views;
+  const auto gradient_of = [&](const OptionalTensor& input, gdpa::MutableTensorView& view) {
+    const bool is_wanted = stack.take<bool>() && input;
+    const Tensor gradient = is_wanted ? empty_like(*input) : empty({0}, call.x);
+    if (is_wanted) view = view_of("gradient", gradient);
+    return gradient;
+  };
+  const std::tuple gradients{gradient_of(call.x, views.x), gradient_of(call.weight, views.weight),
+                             gradient_of(call.bias, views.bias), gradient_of(call.gate, views.gate)};
   gdpa::Norm norm = call.norm();
-  const gdpa::NormGradients wanted{views[0], views[1], views[2], views[3]};
-  const int64_t bytes = gdpa::norm_workspace_bytes(norm, wanted);
+  const int64_t bytes = gdpa::norm_workspace_bytes(norm, views);
   const Tensor workspace =
       empty({bytes / gdpa::size_in_bytes(gdpa::DType::float32)}, aoti_torch_dtype_float32(), call.x);
   if (bytes > 0) norm.workspace = {workspace.data_ptr(), bytes};
   const Tensor grad = copied_where_needed(given_grad);
-  gdpa::norm_backward(norm, view_of<gdpa::TensorView>("grad_y", grad),
-                      view_of<gdpa::TensorView>("statistics", statistics), wanted);
-  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
+  gdpa::norm_backward(norm, view_of("grad_y", grad), view_of("statistics", statistics), views);
+  return gradients;
 }
 
 /// The stable ABI passes only the text of an error. python/gdpa/_errors.py parses the kind before the text.
 std::string marked(const gdpa::Error& error) {
-  switch (error.kind()) {
-    case gdpa::ErrorKind::value:
-      return std::string("[ValueError] ") + error.what();
-    case gdpa::ErrorKind::type:
-      return std::string("[TypeError] ") + error.what();
-    case gdpa::ErrorKind::out_of_memory:
-      return std::string("[OutOfMemoryError] ") + error.what();
-    case gdpa::ErrorKind::runtime:
-      break;
-  }
-  return error.what();
+  static const std::map<gdpa::ErrorKind, std::string> marks = {{gdpa::ErrorKind::value, "[ValueError] "},
+                                                               {gdpa::ErrorKind::type, "[TypeError] "},
+                                                               {gdpa::ErrorKind::out_of_memory, "[OutOfMemoryError] "},
+                                                               {gdpa::ErrorKind::runtime, ""}};
+  return marks.at(error.kind()) + error.what();
 }
 
-using Operator = void(StableIValue*, Stack);
-
-template <Operator* run>
+/// Calls an operator with the values on the stack, and replaces them by the results.
+template <auto* run>
 void boxed(StableIValue* values, uint64_t, uint64_t) {
   try {
-    run(values, Stack(values));
+    std::apply([&](const auto&... results) { ((*values++ = torch::stable::detail::from(results)), ...); },
+               run(Stack(values)));
   } catch (const gdpa::Error& error) {
     throw std::runtime_error(marked(error));
   } catch (const std::bad_alloc&) {  // Python would raise a MemoryError, which PyTorch never raises
@@ -796,28 +709,22 @@ void implement(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(gdpa, library) {
-  const std::string problem(problem_schema), wanted(wanted_schema);
-  library.def(("forward(" + problem + ") -> Tensor").c_str());
-  library.def(
-      ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
-          .c_str());
-  library.def(("backward_out(Tensor grad_output, " + problem +
-               ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0, "
-               "bool wants_grad_out_scale=False) -> (Tensor, Tensor)")
-                  .c_str());
-  library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
-  library.def(
-      ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")
-          .c_str());
-  library.def(("prepare_mask(" + problem + ", bool backward, " + wanted + ") -> (Tensor lists, str tiles)").c_str());
-  library.def("activation(str text) -> (str text, str derivative)");
-  library.def("describe(str text, bool is_condition) -> str");
-  const std::string norm(norm_schema);
-  library.def(("norm(" + norm + ") -> (Tensor, Tensor)").c_str());
-  library.def(
-      ("norm_backward(Tensor grad_y, Tensor statistics, " + norm +
-       ", bool wants_x, bool wants_weight, bool wants_bias, bool wants_gate) -> (Tensor, Tensor, Tensor, Tensor)")
-          .c_str());
+  const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
+  define("forward(" + problem_schema + ") -> Tensor");
+  define("backward(Tensor grad_output, " + problem_schema + ", " + wanted_schema +
+         ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  define("backward_out(Tensor grad_output, " + problem_schema +
+         ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0, "
+         "bool wants_grad_out_scale=False) -> (Tensor, Tensor)");
+  define("flops(" + problem_schema + ", bool is_backward, " + wanted_schema + ") -> float");
+  define("compile(" + problem_schema + ", str direction, str architecture, str lengths, Tensor progress, " +
+         wanted_schema + ") -> str");
+  define("prepare_mask(" + problem_schema + ", bool backward, " + wanted_schema + ") -> (Tensor lists, str tiles)");
+  define("activation(str text) -> (str text, str derivative)");
+  define("describe(str text, bool is_condition) -> str");
+  define("norm(" + norm_schema + ") -> (Tensor, Tensor)");
+  define("norm_backward(Tensor grad_y, Tensor statistics, " + norm_schema +
+         ", bool wants_x, bool wants_weight, bool wants_bias, bool wants_gate) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CPU, library) { implement(library); }

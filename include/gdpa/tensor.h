@@ -59,12 +59,15 @@ struct BasicTensorView {
       if (view.rank == max_rank) break;
       view.sizes[static_cast<std::size_t>(view.rank++)] = size;
     }
-    int64_t stride = 1;
-    for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
-      view.strides[i] = stride;
-      stride *= view.sizes[i];
-    }
+    view.make_row_major();
     return view;
+  }
+
+  /// Gives the view the strides of dense row-major elements. Returns the number of elements.
+  int64_t make_row_major() {
+    int64_t stride = 1;
+    for (auto i = static_cast<std::size_t>(rank); i-- > 0; stride *= sizes[i]) strides[i] = stride;
+    return stride;
   }
 
   /// Returns the same memory as an input.
