@@ -2,7 +2,6 @@
 #include "jit/images.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <system_error>
@@ -26,10 +25,9 @@ std::string cache_key(const std::string& source, const std::string& architecture
 std::string record_key(const std::string& compiler_file) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(compiler_file, error);
-  struct stat status {};
-  if (error || ::stat(file.c_str(), &status) != 0) return {};
-  return fmt::format("version of {}, {} bytes, changed at {}.{:09}", file.string(), status.st_size,
-                     status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  if (error) return {};
+  return fmt::format("version of {}, {} bytes, changed at {} ns", file.string(), file_size(file, error),
+                     last_write_time(file, error).time_since_epoch().count());
 }
 
 }  // namespace
@@ -68,10 +66,7 @@ Cache::Result Images::find_or_compile(const Source& source, const std::string& a
     if (auto result = cache_.find_newest(key)) return std::move(*result);
     version = compiler().version();
   }
-  return cache_.find_or_build(key, *version, [&] {
-    const Compiled compiled = compiler().compile(source, architecture);
-    return std::string(compiled.cubin.begin(), compiled.cubin.end());
-  });
+  return cache_.find_or_build(key, *version, [&] { return compiler().compile(source, architecture).cubin; });
 }
 
 }  // namespace gdpa::jit

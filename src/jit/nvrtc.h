@@ -14,7 +14,7 @@ struct Source {
 };
 
 struct Compiled {
-  std::vector<char> cubin;
+  std::string cubin;
   std::string log;  ///< the log of NVRTC: warnings, and the report of ptxas if the options request it
 };
 
@@ -46,29 +46,21 @@ class Nvrtc {
                    const std::vector<std::string>& options = {}) const;
 
  private:
-  using Program = void*;
-  struct Functions {
-    int (*version)(int*, int*);
-    const char* (*error_string)(int);
-    int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*);
-    int (*destroy)(Program*);
-    int (*compile)(Program, int, const char* const*);
-    int (*cubin_size)(Program, std::size_t*);
-    int (*cubin)(Program, char*);
-    int (*log_size)(Program, std::size_t*);
-    int (*log)(Program, char*);
-    int (*ptx_size)(Program, std::size_t*);
-    int (*ptx)(Program, char*);
-  };
+  class Program;
 
   explicit Nvrtc(void* library);
+
+  /// Calls a function of the library.
+  template <class Result = int, class... Arguments>
+  Result call(const std::string& name, Arguments... arguments) const;
+  std::string error(int result) const;
   void check(int result, const char* doing) const;
   std::string build_version() const;
 
+  void* library_;
   std::string path_;
   int major_ = 0;
   std::string version_;
-  Functions functions_{};
 };
 
 }  // namespace gdpa::jit

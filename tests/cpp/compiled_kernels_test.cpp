@@ -97,7 +97,7 @@ extern "C" __global__ void kernel(const int* in, int* out, int at) {
 )",
                                                       "a test"},
                                                      "sm_90a");
-    image.assign(compiled.cubin.begin(), compiled.cubin.end());
+    image = compiled.cubin;
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }

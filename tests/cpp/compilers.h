@@ -55,10 +55,10 @@ inline jit::Compiled compile(const jit::Nvrtc& nvrtc, const jit::Source& source,
   for (const jit::Header& header : jit::embedded_headers()) key += "\n// " + header.name + "\n" + header.text;
   const std::string made = made_before(key, nvrtc.version(), [&] {
     const jit::Compiled compiled = nvrtc.compile(source, architecture, {options});
-    return compiled.log + '\0' + std::string(compiled.cubin.begin(), compiled.cubin.end());
+    return compiled.log + '\0' + compiled.cubin;
   });
   const std::size_t end = made.find('\0');
-  return {.cubin = {made.begin() + static_cast<std::ptrdiff_t>(end) + 1, made.end()}, .log = made.substr(0, end)};
+  return {.cubin = made.substr(end + 1), .log = made.substr(0, end)};
 }
 
 }  // namespace gdpa::gpu

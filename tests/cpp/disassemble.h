@@ -27,7 +27,7 @@ inline std::filesystem::path disassembler() {
   return {};
 }
 
-inline std::string disassembled(const std::vector<char>& cubin) {
+inline std::string disassembled(const std::string& cubin) {
   static std::atomic<int> count{0};
   const auto file = std::filesystem::temp_directory_path() / fmt::format("gdpa-{}-{}.cubin", getpid(), count++);
   std::ofstream(file, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
@@ -42,8 +42,8 @@ inline std::string disassembled(const std::vector<char>& cubin) {
   return text;
 }
 
-inline std::string disassemble(const std::vector<char>& cubin) {
-  const std::string key = fmt::format("{}\n{}", disassembler().string(), std::string_view(cubin.data(), cubin.size()));
+inline std::string disassemble(const std::string& cubin) {
+  const std::string key = fmt::format("{}\n{}", disassembler().string(), cubin);
   return made_before(key, "1", [&] { return disassembled(cubin); });
 }
 

@@ -321,7 +321,7 @@ std::string faults_of(const Instance& instance, bool reads_code) {
   const jit::Compiled compiled =
       compile(compilers()[instance.compiler], {source, activation.text()}, instance.architecture);
   std::string faults;
-  const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
+  const jit::Cubin cubin(compiled.cubin);
   if (const int bytes = cubin.local_bytes().value_or(-1); bytes != 0) {
     faults += fmt::format("  expected no local memory, got {} bytes\n", bytes);
   }

@@ -65,7 +65,7 @@ TEST_P(NormKernels, KeepEverythingInRegisters) {
       for (const jit::Nvrtc& nvrtc : compilers()) {
         SCOPED_TRACE(launch.kernel().description() + " " + architecture + " NVRTC " + nvrtc.version());
         const jit::Compiled compiled = compile(nvrtc, {source, "identity"}, architecture);
-        const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
+        const jit::Cubin cubin(compiled.cubin);
         EXPECT_EQ(cubin.local_bytes().value_or(-1), 0);
       }
     }
