@@ -21,10 +21,11 @@
 namespace gdpa {
 namespace {
 
-/// Returns the file that contains the code or data at `address`.
-std::string file_of(const void* address) {
+/// Returns the file that contains a function.
+template <class Function>
+std::string file_of(Function* function) {
   Dl_info info{};
-  return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  return dladdr(reinterpret_cast<const void*>(function), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
 /// Returns the text after the colon in the first line of `path` that starts with `key` (/proc/cpuinfo, /proc/meminfo).
@@ -66,25 +67,6 @@ std::string vector_target() {
   return hwy::TargetName(usable & -usable);
 }
 
-Component highway() {
-  return {"Highway",
-          "SIMD for the activation and its derivative",
-          true,
-          fmt::format("{}.{}", HWY_MAJOR, HWY_MINOR),
-          file_of(reinterpret_cast<const void*>(&hwy::SupportedTargets)),
-          ""};
-}
-
-Component libxsmm() {
-  return {"libxsmm", "products of tiles, generated for this processor", true, LIBXSMM_VERSION, "built in", ""};
-}
-
-Component threading() {
-  return {
-      "oneTBB", "threads", true, TBB_runtime_version(), file_of(reinterpret_cast<const void*>(&TBB_runtime_version)),
-      ""};
-}
-
 Component cuda_driver(const std::vector<GpuDevice>& gpus) {
   Component component{"CUDA driver", "GPUs; not needed on the CPU", false, "", "", ""};
   if (const std::string problem = gpu::Driver::why_missing(); !problem.empty()) {
@@ -94,7 +76,7 @@ Component cuda_driver(const std::vector<GpuDevice>& gpus) {
   const gpu::Driver& driver = gpu::Driver::get();
   component.found = true;
   component.version = "CUDA " + gpu::version_of(driver);
-  component.location = file_of(reinterpret_cast<const void*>(driver.get_version));
+  component.location = file_of(driver.get_version);
   if (gpus.empty()) component.advice = "the driver shows no device: see nvidia-smi, and CUDA_VISIBLE_DEVICES";
   return component;
 }
@@ -143,23 +125,26 @@ KernelCache kernel_cache() {
 }  // namespace
 
 System inspect_system() {
-  System system;
-  system.version = GDPA_VERSION;
-  system.compiler = GDPA_COMPILER;
-  system.location = file_of(reinterpret_cast<const void*>(&inspect_system));
-  system.processor = proc_entry("/proc/cpuinfo", "model name");
-  system.instruction_sets = instruction_sets();
-  system.vector_target = vector_target();
-  system.product_target = libxsmm_get_target_arch();
-  system.threads = plan::this_processor().threads;
-  system.memory_bytes = memory_entry("MemTotal");
-  system.available_memory_bytes = memory_entry("MemAvailable");
-  system.components = {libxsmm(), highway(), threading()};
-  system.gpus = list_gpus();
-  system.components.push_back(cuda_driver(system.gpus));
-  system.components.push_back(nvrtc());
-  system.cache = kernel_cache();
-  return system;
+  const std::vector<GpuDevice> gpus = list_gpus();
+  return {.version = GDPA_VERSION,
+          .compiler = GDPA_COMPILER,
+          .location = file_of(&inspect_system),
+          .processor = proc_entry("/proc/cpuinfo", "model name"),
+          .instruction_sets = instruction_sets(),
+          .vector_target = vector_target(),
+          .product_target = libxsmm_get_target_arch(),
+          .threads = plan::this_processor().threads,
+          .memory_bytes = memory_entry("MemTotal"),
+          .available_memory_bytes = memory_entry("MemAvailable"),
+          .components = {{"libxsmm", "products of tiles, generated for this processor", true, LIBXSMM_VERSION,
+                          "built in", ""},
+                         {"Highway", "SIMD for the activation and its derivative", true,
+                          fmt::format("{}.{}", HWY_MAJOR, HWY_MINOR), file_of(&hwy::SupportedTargets), ""},
+                         {"oneTBB", "threads", true, TBB_runtime_version(), file_of(&TBB_runtime_version), ""},
+                         cuda_driver(gpus),
+                         nvrtc()},
+          .gpus = gpus,
+          .cache = kernel_cache()};
 }
 
 }  // namespace gdpa
