@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -13,18 +14,9 @@ namespace gdpa {
 enum class DType : std::uint8_t { float32, float64, bfloat16, float16, int32, int64 };
 
 constexpr int64_t size_in_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-    case DType::int64:
-      return 8;
-    case DType::float32:
-    case DType::int32:
-      return 4;
-    case DType::bfloat16:
-    case DType::float16:
-      return 2;
-  }
-  return 0;
+  constexpr std::array<int64_t, 6> bytes = {4, 8, 2, 2, 4, 8};  // in the order of DType
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < bytes.size() ? bytes[index] : 0;
 }
 
 /// Returns PyTorch's name: "float32", "bfloat16", ...

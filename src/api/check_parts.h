@@ -103,14 +103,11 @@ struct Wording {
 constexpr Wording of_function{"activation", "parameter", "parameters", "Activation"};
 constexpr Wording of_mask{"mask", "mask parameter", "mask_parameters", "MaskExpression"};
 
-struct CheckedTensors {
-  BoundTensors tensors = {};
-  unsigned types = 0;  ///< Problem::tensor_types or Problem::mask_types
-};
-
-/// Checks the tensors of the call that an expression reads.
-CheckedTensors check_tensors(const Wording& words, const activation::Function& function,
-                             const std::vector<Parameter>& parameters, const Common& common, const Problem& problem);
+/// Checks the tensors of the call that an expression reads, and binds them. Returns their types, for
+/// Problem::tensor_types or Problem::mask_types.
+unsigned check_tensors(const Wording& words, const activation::Function& function,
+                       const std::vector<Parameter>& parameters, const Common& common, const Problem& problem,
+                       BoundTensors& bound);
 
 NumberType number_type_of(DType dtype);
 BoundTensor bound_tensor_of(const TensorView& view);

@@ -30,22 +30,18 @@ void check_heads_of_list(const activation::Function& function, int64_t heads) {
 
 /// Checks that the output has the shape of the query.
 void check_add_query(const Problem& problem) {
+  constexpr std::string_view who = "add_query", remedy = "leave it out, and add the query to the output";
   if (problem.head_dim_v != problem.head_dim) {
-    refuse("add_query", fmt::format("value with the query's head_dim {}", problem.head_dim), problem.head_dim_v,
+    refuse(who, fmt::format("value with the query's head_dim {}", problem.head_dim), problem.head_dim_v,
            "leave it out, and add a projection of the query to the output");
   }
-  if (problem.shares_queries()) {
-    refuse("add_query", "queries of each batch entry", "one query for the whole batch",
-           "leave it out, and add the query to the output");
-  }
+  if (problem.shares_queries()) refuse(who, "queries of each batch entry", "one query for the whole batch", remedy);
   if (problem.has_output_offsets || !problem.zeroes_output) {
-    refuse("add_query", "an output with the rows of the query",
-           problem.has_output_offsets ? "output_offsets" : "zeroes_output false",
-           "leave it out, and add the query to the output");
+    refuse(who, "an output with the rows of the query",
+           problem.has_output_offsets ? "output_offsets" : "zeroes_output false", remedy);
   }
   if (problem.out_scale == OutScale::Kind::per_row) {
-    refuse("add_query", "an out_scale without a number for each query", "one with them",
-           "leave it out, and add the query to the output");
+    refuse(who, "an out_scale without a number for each query", "one with them", remedy);
   }
 }
 
@@ -132,9 +128,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.out_scale = output_scale_of(attention.out_scale, sides, common);
   const activation::Function& function = attention.activation.function();
   check_heads_of_list(function, problem.heads_q);
-  const CheckedTensors tensors = check_tensors(of_function, function, attention.parameters, common, problem);
-  params.parameters = tensors.tensors;
-  problem.tensor_types = tensors.types;
+  problem.tensor_types = check_tensors(of_function, function, attention.parameters, common, problem, params.parameters);
   check_mask_expression(attention, common, problem, params);
   problem.prepared = check_prepared_mask(attention, problem, needs_data);
   if (wants_out_scale && !params.out_scale.is_per_row()) {

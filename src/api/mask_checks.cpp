@@ -44,11 +44,9 @@ void check_mask_expression(const Attention& attention, const Common& common, Pro
            "spell the window in the expression: (kv_idx <= q_idx + len_k - len_q) & ...");
   }
   const activation::Function& mask = attention.mask_expression->function();
-  const CheckedTensors checked = check_tensors(of_mask, mask, attention.mask_parameters, common, problem);
-  params.mask_parameters = checked.tensors;
-  problem.mask_types = checked.types;
+  problem.mask_types = check_tensors(of_mask, mask, attention.mask_parameters, common, problem, params.mask_parameters);
   problem.has_mask_expression = true;
-  problem.mask_depends_on_head = depends_on_head(mask, checked.tensors);
+  problem.mask_depends_on_head = depends_on_head(mask, params.mask_parameters);
 }
 
 std::shared_ptr<const plan::PreparedTiles> check_prepared_mask(const Attention& attention, const Problem& problem,

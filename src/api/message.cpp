@@ -3,37 +3,22 @@
 
 #include <fmt/ranges.h>
 
+#include <array>
+#include <cstddef>
+
 #include "gdpa/error.h"
 
 namespace gdpa {
 
 const char* name(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return "float32";
-    case DType::float64:
-      return "float64";
-    case DType::bfloat16:
-      return "bfloat16";
-    case DType::float16:
-      return "float16";
-    case DType::int32:
-      return "int32";
-    case DType::int64:
-      return "int64";
-  }
-  return "an unknown dtype";
+  constexpr std::array names = {"float32", "float64", "bfloat16", "float16", "int32", "int64"};
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < names.size() ? names[index] : "an unknown dtype";
 }
 
 namespace api {
-namespace {
 
-[[noreturn]] void refuse_argument(ErrorKind kind, std::string_view who, std::string_view expected,
-                                  std::string_view came, std::string_view remedy) {
-  throw Error(kind, fmt::format("{}: expected {}, got {}; {}", who, expected, came, remedy));
-}
-
-}  // namespace
+constexpr const char* message_form = "{}: expected {}, got {}; {}";
 
 std::string shape_of(const TensorView& view) {
   const auto end = view.sizes.begin() + view.rank;
@@ -49,7 +34,7 @@ std::string to_string(Device device) {
 }
 
 void refuse(std::string_view who, std::string_view expected, std::string_view came, std::string_view remedy) {
-  refuse_argument(ErrorKind::value, who, expected, came, remedy);
+  throw Error(ErrorKind::value, fmt::format(message_form, who, expected, came, remedy));
 }
 
 void refuse(std::string_view who, std::string_view expected, int64_t came, std::string_view remedy) {
@@ -57,7 +42,7 @@ void refuse(std::string_view who, std::string_view expected, int64_t came, std::
 }
 
 void refuse_type(std::string_view who, std::string_view expected, std::string_view came, std::string_view remedy) {
-  refuse_argument(ErrorKind::type, who, expected, came, remedy);
+  throw Error(ErrorKind::type, fmt::format(message_form, who, expected, came, remedy));
 }
 
 }  // namespace api

@@ -1,8 +1,6 @@
 // See norm_checks.h.
 #include "api/norm_checks.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -137,34 +135,32 @@ void check_norm_backward(const Norm& norm, const TensorView& grad_y, const Tenso
   check_norm(norm, true);
   check_rows("grad_y", grad_y, norm.x, true);
   check_statistics(statistics, norm.x);
-  const auto need = [](std::string_view who, bool is_there, const MutableTensorView& gradient) {
-    if (is_wanted(gradient) && !is_there) {
-      refuse(who, "no gradient of a tensor that is not given", "one", "leave it out");
-    }
+  const auto need = [](std::string_view who, const std::optional<TensorView>& input,
+                       const MutableTensorView& gradient) {
+    if (is_wanted(gradient) && !input) refuse(who, "no gradient of a tensor that is not given", "one", "leave it out");
   };
-  need("grad_weight", norm.weight.has_value(), gradients.weight);
-  need("grad_bias", norm.bias.has_value(), gradients.bias);
-  need("grad_gate", norm.gate.has_value(), gradients.gate);
+  need("grad_weight", norm.weight, gradients.weight);
+  need("grad_bias", norm.bias, gradients.bias);
+  need("grad_gate", norm.gate, gradients.gate);
   ArgumentMemory memory = memory_of(norm);
   memory.add("grad_y", grad_y);
   memory.add("statistics", statistics);
-  const auto add_rows = [&](std::string_view who, const MutableTensorView& gradient) {
-    if (!is_wanted(gradient)) return false;
-    check_result_rows(who, gradient, norm.x);
+  bool any = false;
+  const auto add = [&](std::string_view who, const MutableTensorView& gradient, bool is_vector) {
+    if (!is_wanted(gradient)) return;
+    if (is_vector) {
+      check_vector(who, gradient, norm.x, dtype_of_weights(norm), true);
+    } else {
+      check_result_rows(who, gradient, norm.x);
+    }
     memory.add_result(who, gradient);
-    return true;
+    any = true;
   };
-  const auto add_vector = [&](std::string_view who, const MutableTensorView& gradient) {
-    if (!is_wanted(gradient)) return false;
-    check_vector(who, gradient, norm.x, dtype_of_weights(norm), true);
-    memory.add_result(who, gradient);
-    return true;
-  };
-  const std::array are_wanted = {add_rows("grad_x", gradients.x), add_rows("grad_gate", gradients.gate),
-                                 add_vector("grad_weight", gradients.weight), add_vector("grad_bias", gradients.bias)};
-  if (std::ranges::count(are_wanted, true) == 0) {
-    refuse("norm_backward", "at least one gradient that is wanted", "none", "pass a tensor for one");
-  }
+  add("grad_x", gradients.x, false);
+  add("grad_gate", gradients.gate, false);
+  add("grad_weight", gradients.weight, true);
+  add("grad_bias", gradients.bias, true);
+  if (!any) refuse("norm_backward", "at least one gradient that is wanted", "none", "pass a tensor for one");
 }
 
 }  // namespace gdpa::api

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -12,35 +13,31 @@
 
 namespace gdpa::api {
 
-/// The addresses of the bytes of a view: `first` + sum over the dimensions of (index * stride). The last dimension
+/// The addresses of the bytes of a view: `begin` + the sum over the dimensions of index * step. The last dimension
 /// counts the bytes of an element. All bytes are in [begin, end), which is empty for a view without elements.
 struct Bytes {
-  static constexpr int max_rank = TensorView::max_rank + 1;
+  struct Dimension {
+    int64_t step = 0;  ///< 0 or more: a dimension of a negative stride counts from its end
+    int64_t last = 0;  ///< the largest index
+  };
 
-  int64_t first = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  int rank = 0;
-  std::array<int64_t, max_rank> sizes = {};
-  std::array<int64_t, max_rank> strides = {};
+  std::array<Dimension, TensorView::max_rank + 1> dimensions = {};
 
   static Bytes of(const TensorView& view) {
     Bytes bytes;
-    bytes.first = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
-    bytes.begin = bytes.end = bytes.first;
+    bytes.begin = bytes.end = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+    if (!has_elements(view)) return bytes;
     const int64_t element = size_in_bytes(view.dtype);
-    for (int i = 0; i < view.rank; ++i) bytes.add(size(view, i), stride(view, i) * element);
-    bytes.add(element, 1);
-    bytes.end = has_elements(view) ? bytes.end + 1 : bytes.begin;
+    bytes.dimensions.back() = {1, element - 1};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+      const int64_t stride = view.strides[i] * element, last = view.sizes[i] - 1;
+      bytes.dimensions[i] = {std::abs(stride), last};
+      (stride < 0 ? bytes.begin : bytes.end) += stride * last;
+    }
+    bytes.end += element;
     return bytes;
-  }
-
- private:
-  void add(int64_t size, int64_t stride) {
-    const auto at = static_cast<std::size_t>(rank++);
-    sizes[at] = size;
-    strides[at] = stride;
-    (stride < 0 ? begin : end) += stride * (size - 1);
   }
 };
 

@@ -1,7 +1,8 @@
 // The checks of the tensors that a call writes: their shapes, and that they have memory of their own.
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "api/check_parts.h"
 #include "api/message.h"
@@ -14,18 +15,15 @@ namespace {
 /// it has batch * length rows, or batch and length as two dimensions. With output_offsets, it has any number of rows.
 void check_output_shape(std::string_view who, const TensorView& view, const Problem& problem,
                         const Attention& attention) {
-  const TensorView& query = attention.query;
-  TensorView expected;
-  const int64_t length = problem.query_form == Form::dense ? size(query, 1) : size(query, 0);
-  const bool is_rank_4 = problem.query_form == Form::dense ||
-                         (problem.query_form == Form::shared && view.rank == 4 && !problem.has_output_offsets);
-  if (is_rank_4) {
+  TensorView expected = attention.query;
+  expected.sizes[static_cast<std::size_t>(expected.rank - 1)] = problem.head_dim_v;
+  if (problem.has_output_offsets) {
+    expected.sizes[0] = size(view, 0);
+  } else if (problem.query_form == Form::shared && view.rank == 4) {
     expected.rank = 4;
-    expected.sizes = {problem.batch, length, problem.heads_q, problem.head_dim_v};
-  } else {
-    expected.rank = 3;
-    const int64_t rows = problem.query_form == Form::shared ? problem.batch * length : length;
-    expected.sizes = {problem.has_output_offsets ? size(view, 0) : rows, problem.heads_q, problem.head_dim_v, 0};
+    expected.sizes = {problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v};
+  } else if (problem.query_form == Form::shared) {
+    expected.sizes[0] *= problem.batch;
   }
   if (!is_same_shape(view, expected)) {
     refuse(who, fmt::format("shape {}", shape_of(expected)), shape_of(view),
@@ -52,34 +50,19 @@ ArgumentMemory memory_of(const Attention& attention) {
   memory.add("query", attention.query);
   memory.add("key", attention.key);
   memory.add("value", attention.value);
-  if (attention.cu_seqlens_q) memory.add("cu_seqlens_q", *attention.cu_seqlens_q);
-  if (attention.cu_seqlens_k) memory.add("cu_seqlens_k", *attention.cu_seqlens_k);
-  if (attention.seq_offsets_q) memory.add("seq_offsets_q", *attention.seq_offsets_q);
-  if (attention.seq_offsets_k) memory.add("seq_offsets_k", *attention.seq_offsets_k);
-  if (attention.kv_of) memory.add("kv_of", *attention.kv_of);
-  if (attention.block_table) memory.add("block_table", *attention.block_table);
-  if (attention.seqused_k) memory.add("seqused_k", *attention.seqused_k);
-  if (attention.output_offsets) memory.add("output_offsets", *attention.output_offsets);
+  using Optional = std::pair<std::string_view, const std::optional<TensorView>&>;
+  for (const auto& [who, view] :
+       {Optional("cu_seqlens_q", attention.cu_seqlens_q), Optional("cu_seqlens_k", attention.cu_seqlens_k),
+        Optional("seq_offsets_q", attention.seq_offsets_q), Optional("seq_offsets_k", attention.seq_offsets_k),
+        Optional("kv_of", attention.kv_of), Optional("block_table", attention.block_table),
+        Optional("seqused_k", attention.seqused_k), Optional("output_offsets", attention.output_offsets)}) {
+    if (view) memory.add(who, *view);
+  }
   if (attention.out_scale.kind == OutScale::Kind::per_batch) memory.add("out_scale", attention.out_scale.per_batch);
   if (attention.out_scale.kind == OutScale::Kind::per_row) memory.add("out_scale", attention.out_scale.per_row);
   for (const Parameter& parameter : attention.parameters) memory.add(parameter.name, parameter.value);
   for (const Parameter& parameter : attention.mask_parameters) memory.add(parameter.name, parameter.value);
   return memory;
-}
-
-/// Checks the gradient of query, key or value, and fills in its address. Returns whether it is wanted.
-bool check_grad_operand(std::string_view who, const TensorView& input, const MutableTensorView& gradient,
-                        const Common& common, ArgumentMemory& memory, Operand& operand) {
-  if (!is_wanted(gradient)) return false;
-  check_operand(who, gradient, common);
-  if (!is_same_shape(gradient, input)) {
-    refuse(who, fmt::format("shape {}, as its input's", shape_of(input)), shape_of(gradient),
-           "allocate the input's shape");
-  }
-  check_no_overlap(who, gradient);
-  memory.add_result(who, gradient);
-  operand = operand_of(gradient);
-  return true;
 }
 
 /// Checks the gradient of a tensor of the function.
@@ -153,9 +136,19 @@ WantedGradients check_gradients(const Attention& attention, const Gradients& gra
   check_output_shape("grad_output", gradients.output, call.problem, attention);
   ArgumentMemory memory = memory_of(attention);
   memory.add("grad_output", gradients.output);
+  // Whether the gradient of query, key or value is wanted.
   const auto check = [&](std::string_view who, const TensorView& input, const MutableTensorView& gradient,
                          Operand& operand) {
-    return check_grad_operand(who, input, gradient, common, memory, operand);
+    if (!is_wanted(gradient)) return false;
+    check_operand(who, gradient, common);
+    if (!is_same_shape(gradient, input)) {
+      refuse(who, fmt::format("shape {}, as its input's", shape_of(input)), shape_of(gradient),
+             "allocate the input's shape");
+    }
+    check_no_overlap(who, gradient);
+    memory.add_result(who, gradient);
+    operand = operand_of(gradient);
+    return true;
   };
   const WantedGradients wanted{check("grad_query", attention.query, gradients.query, params.grad_query),
                                check("grad_key", attention.key, gradients.key, params.grad_key),

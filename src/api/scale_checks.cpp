@@ -13,12 +13,17 @@ namespace {
 
 constexpr std::string_view out_scale_name = "out_scale";
 
-/// Checks the dtype and the memory of the numbers.
-void check_scale_numbers(const TensorView& numbers, const Common& common) {
+/// Checks the dtype and the memory of the numbers. Returns them with one of two kinds, for float32 or float64.
+OutputScale numbers_of(const TensorView& numbers, OutputScale::Kind floats, OutputScale::Kind doubles,
+                       const Common& common) {
   if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
     refuse_type(out_scale_name, "dtype float32 or float64", name(numbers.dtype), "convert it");
   }
   check_memory(out_scale_name, numbers, common);
+  OutputScale result;
+  result.kind = numbers.dtype == DType::float32 ? floats : doubles;
+  result.numbers = numbers.data;
+  return result;
 }
 
 /// out_scale with one number for each row of the query.
@@ -34,10 +39,8 @@ OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& q
     refuse_type(out_scale_name, "dtype float32 for one number for each row of the query on a GPU", "float64",
                 "convert it");
   }
-  check_scale_numbers(numbers, common);
-  OutputScale result;
-  result.kind = numbers.dtype == DType::float32 ? OutputScale::Kind::per_row_float : OutputScale::Kind::per_row_double;
-  result.numbers = numbers.data;
+  using Kind = OutputScale::Kind;
+  OutputScale result = numbers_of(numbers, Kind::per_row_float, Kind::per_row_double, common);
   result.row_stride = row_stride_of(out_scale_name, numbers);
   if (numbers.data == nullptr || !common.is_on_cpu()) return result;
   for (int64_t b = 0; b < batch; ++b) {
@@ -50,14 +53,11 @@ OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& q
 /// out_scale with one number for each batch entry.
 OutputScale batch_scale_of(const TensorView& numbers, int64_t batch, const Common& common) {
   check_one_for_each(out_scale_name, numbers, batch, "batch entry");
-  check_scale_numbers(numbers, common);
+  using Kind = OutputScale::Kind;
+  const OutputScale result = numbers_of(numbers, Kind::per_batch_float, Kind::per_batch_double, common);
   if (batch > 1 && stride(numbers, 0) != 1) {
     refuse(out_scale_name, "stride 1", fmt::format("stride {}", stride(numbers, 0)), "make it contiguous");
   }
-  OutputScale result;
-  result.kind =
-      numbers.dtype == DType::float32 ? OutputScale::Kind::per_batch_float : OutputScale::Kind::per_batch_double;
-  result.numbers = numbers.data;
   if (numbers.data == nullptr || !common.is_on_cpu()) return result;
   for (int64_t b = 0; b < batch; ++b) check_finite(out_scale_name, result.of(b, 0, 0));
   return result;
@@ -66,23 +66,16 @@ OutputScale batch_scale_of(const TensorView& numbers, int64_t batch, const Commo
 }  // namespace
 
 OutputScale output_scale_of(const OutScale& out_scale, const Sides& sides, const Common& common) {
+  using Kind = OutScale::Kind;
+  if (out_scale.kind == Kind::per_row) return row_scale_of(out_scale.per_row, sides.batch, sides.queries, common);
+  if (out_scale.kind == Kind::per_batch) return batch_scale_of(out_scale.per_batch, sides.batch, common);
+  static_assert(static_cast<int>(Kind::reciprocal_length_k) == static_cast<int>(OutputScale::Kind::reciprocal_length_k),
+                "the kinds without tensors have one order");
   OutputScale result;
-  switch (out_scale.kind) {
-    case OutScale::Kind::number:
-      check_finite(out_scale_name, out_scale.number);
-      result.number = out_scale.number;
-      break;
-    case OutScale::Kind::reciprocal_length_q:
-      result.kind = OutputScale::Kind::reciprocal_length_q;
-      break;
-    case OutScale::Kind::reciprocal_length_k:
-      result.kind = OutputScale::Kind::reciprocal_length_k;
-      break;
-    case OutScale::Kind::per_row:
-      return row_scale_of(out_scale.per_row, sides.batch, sides.queries, common);
-    case OutScale::Kind::per_batch:
-      return batch_scale_of(out_scale.per_batch, sides.batch, common);
-  }
+  result.kind = static_cast<OutputScale::Kind>(out_scale.kind);
+  if (out_scale.kind != Kind::number) return result;
+  check_finite(out_scale_name, out_scale.number);
+  result.number = out_scale.number;
   return result;
 }
 

@@ -104,26 +104,20 @@ struct Offsets {
 };
 
 Side side_of(std::string_view operand, const TensorView& view, const Offsets& offsets, const Common& common) {
-  Side side{.operand = operand, .offsets_name = offsets.cumulative_name, .rows = size(view, 0)};
   if (offsets.cumulative && offsets.gapped) {
     refuse(offsets.gapped_name, fmt::format("no {} with it", offsets.cumulative_name), "both", "leave one of them out");
   }
-  if (offsets.cumulative || offsets.gapped) {
-    side.has_gaps = offsets.gapped.has_value();
-    if (side.has_gaps) side.offsets_name = offsets.gapped_name;
+  const bool has_gaps = offsets.gapped.has_value();
+  const std::string_view who = has_gaps ? offsets.gapped_name : offsets.cumulative_name;
+  Side side{.operand = operand, .offsets_name = who, .rows = size(view, 0), .has_gaps = has_gaps};
+  if (const std::optional<TensorView>& numbers = has_gaps ? offsets.gapped : offsets.cumulative) {
     if (view.rank != 3) {
-      refuse(operand, fmt::format("rank 3, (tokens, heads, head_dim), with {}", side.offsets_name),
-             rank_and_shape(view),
-             fmt::format("flatten batch and length into tokens, or leave {} out", side.offsets_name));
+      refuse(operand, fmt::format("rank 3, (tokens, heads, head_dim), with {}", who), rank_and_shape(view),
+             fmt::format("flatten batch and length into tokens, or leave {} out", who));
     }
     side.form = Form::jagged;
-    if (side.has_gaps) {
-      side.sequences = gapped_of(side.offsets_name, *offsets.gapped, common);
-      side.batch = size(*offsets.gapped, 0);
-    } else {
-      side.sequences = cumulative_of(side.offsets_name, *offsets.cumulative, common);
-      side.batch = size(*offsets.cumulative, 0) - 1;
-    }
+    side.sequences = has_gaps ? gapped_of(who, *numbers, common) : cumulative_of(who, *numbers, common);
+    side.batch = size(*numbers, 0) - (has_gaps ? 0 : 1);
   } else if (view.rank == 4) {
     side.form = Form::dense;
     side.batch = size(view, 0);

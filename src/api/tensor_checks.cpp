@@ -116,9 +116,10 @@ void check_packed_keys(std::string_view who, const activation::Function& functio
 
 }  // namespace
 
-CheckedTensors check_tensors(const Wording& words, const activation::Function& function,
-                             const std::vector<Parameter>& parameters, const Common& common, const Problem& problem) {
-  CheckedTensors bound;
+unsigned check_tensors(const Wording& words, const activation::Function& function,
+                       const std::vector<Parameter>& parameters, const Common& common, const Problem& problem,
+                       BoundTensors& bound) {
+  unsigned types = 0;
   uint32_t given = 0;
   const std::vector<std::string>& names = function.parameters();
   const auto listed = [&names] { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
@@ -146,15 +147,15 @@ CheckedTensors check_tensors(const Wording& words, const activation::Function& f
     check_memory(who, view, common);
     if ((given >> tensor & 1U) != 0) refuse(who, "one tensor", "two", "give it once");
     given |= 1U << tensor;
-    bound.tensors[tensor] = bound_tensor_of(view);
-    bound.types |= tensor_type_bits(tensor, bound.tensors[tensor].type, needs_wide_offsets(view));
+    bound[tensor] = bound_tensor_of(view);
+    types |= tensor_type_bits(tensor, bound[tensor].type, needs_wide_offsets(view));
   }
   if (parameters.size() != names.size()) {
     refuse(words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),
            static_cast<int64_t>(parameters.size()), "pass the missing tensors");
   }
   check_packed_keys(words.expression, function, problem);
-  return bound;
+  return types;
 }
 
 NumberType number_type_of(DType dtype) {
