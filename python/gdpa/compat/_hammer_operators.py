@@ -1,20 +1,12 @@
 """The operators hstu::hstu_mha, hstu_mha_fwd and hstu_mha_bwd of generative-recommenders (ops/cpp/hstu_attention)."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from gdpa.compat._order import operator_of
-from gdpa.compat.generative_recommenders import (
-    attend,
-    options_of,
-    out_scale_of,
-    refuse_softmax,
-    with_stride_one,
-    write_gradients,
-)
+from gdpa.compat.generative_recommenders import Call, refuse_softmax
 from gdpa.mask import Mask
 
 _MASK = (
@@ -41,30 +33,36 @@ SCHEMAS = {
 }
 
 
-def _mask_of(given: SimpleNamespace) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Returns the offsets of the queries, and the arguments of varlen_attention for the keys and the mask."""
+def _call_of(given: SimpleNamespace) -> tuple[Call, torch.Tensor, dict[str, Any]]:
+    """Returns the call, the offsets of the queries, and the arguments of varlen_attention for the keys and the mask."""
+    refuse_softmax(given.num_softmax_heads)
     lengths = (given.max_seq_len_tensor, given.contextual_seq_len_tensor, given.max_attn_len_tensor)
     if any(one is not None for one in (*lengths, given.min_full_attn_seq_len_tensor)) or given.num_groups != 1:
         raise NotImplementedError("hstu_mha: expected no tensors of lengths and num_groups 1")
-    q, seq_offsets, num_targets = given.q, given.seq_offsets, given.num_targets
-    if seq_offsets is None:
-        seq_offsets = torch.arange(q.shape[0] + 1, dtype=torch.int32, device=q.device) * q.shape[1]
-    elif seq_offsets.shape[0] == 0:
-        seq_offsets = seq_offsets.new_zeros(1)  # no sequence
-    options = options_of(
-        given.alpha, seq_offsets, num_targets, given.max_attn_len, given.contextual_seq_len, given.min_full_attn_seq_len
-    )
+    call = Call(**{name: value for name, value in vars(given).items() if name in Call.__dataclass_fields__})
+    call.q, call.k, call.v = (_flat(one) for one in (given.q, given.k, given.v))
+    if call.seq_offsets is None:
+        call.seq_offsets = (
+            torch.arange(given.q.shape[0] + 1, dtype=torch.int32, device=call.q.device) * given.q.shape[1]
+        )
+    elif call.seq_offsets.shape[0] == 0:
+        call.seq_offsets = call.seq_offsets.new_zeros(1)  # no sequence
+    if call.attn_scale is not None and call.attn_scale.numel() == 1:
+        call.attn_scale = call.attn_scale.view(())
+    options = call.options()
     if not given.causal and given.max_attn_len <= 0:  # a window is causal in each case
-        options = {"cu_seq_k": seq_offsets, "activation": "silu", "scale": given.alpha}
-        if num_targets is not None:
-            options["mask"] = Mask("(kv_idx < len_k - targets[batch]) | (kv_idx == q_idx)", {"targets": num_targets})
+        options = {"cu_seq_k": call.seq_offsets, "activation": "silu", "scale": given.alpha}
+        if given.num_targets is not None:
+            text = "(kv_idx < len_k - targets[batch]) | (kv_idx == q_idx)"
+            options["mask"] = Mask(text, {"targets": given.num_targets})
+    options["deterministic"] = getattr(given, "deterministic", False)  # hstu_mha_fwd has no such argument
     if given.seq_offsets_q is None:
-        return seq_offsets, options
+        return call, call.seq_offsets, options
     if "mask" in options or given.max_attn_len > 0:
         raise NotImplementedError(
             "hstu_mha: expected no window, contexts and targets with seq_offsets_q, as in generative-recommenders"
         )
-    return given.seq_offsets_q, options
+    return call, given.seq_offsets_q, options
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,19 +70,11 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(0, 1) if tensor.dim() == 4 else tensor
 
 
-def _number(attn_scale: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns a tensor with one element as a number."""
-    return attn_scale.view(()) if attn_scale is not None and attn_scale.numel() == 1 else attn_scale
-
-
 def hstu_mha(given: SimpleNamespace) -> torch.Tensor:
-    refuse_softmax(given.num_softmax_heads)
     if any(one is not None for one in (given.q_descale, given.k_descale, given.v_descale)):
         raise NotImplementedError("hstu_mha: gdpa has no fp8; pass bfloat16 operands without descales")
-    offsets_q, options = _mask_of(given)
-    operands = with_stride_one(_flat(given.q), _flat(given.k), _flat(given.v))
-    options["deterministic"] = getattr(given, "deterministic", False)  # hstu_mha_fwd has no such argument
-    output = attend(*operands, offsets_q, given.max_seq_len, _number(given.attn_scale), **options)
+    call, offsets_q, options = _call_of(given)
+    output = call.attend(offsets_q, **options)
     return output.view(*given.q.shape[:-1], output.shape[-1])
 
 
@@ -96,21 +86,15 @@ def hstu_mha_fwd(given: SimpleNamespace) -> tuple[torch.Tensor, None]:
 
 def hstu_mha_bwd(given: SimpleNamespace) -> list[torch.Tensor]:
     """Writes the gradients into dq, dk and dv, which may be views with any strides, and returns them."""
-    refuse_softmax(given.num_softmax_heads)
-    offsets_q, options = _mask_of(given)
-    operands = with_stride_one(_flat(given.q), _flat(given.k), _flat(given.v))
-    batch = offsets_q.shape[0] - 1
-    options["out_scale"] = out_scale_of(given.max_seq_len, _number(given.attn_scale), operands[0].shape[0], batch)
+    call, offsets_q, options = _call_of(given)
     gradients = [given.dq, given.dk, given.dv]
     flat = [_flat(one) for one in gradients]
-    write_gradients(_flat(given.dout), *operands, offsets_q, *flat, deterministic=given.deterministic, **options)
+    call.write_gradients(_flat(given.dout), offsets_q, flat, **options)
     for one, written in zip(gradients, flat, strict=True):
         if one.data_ptr() != written.data_ptr():  # a copy, because the two dimensions are not one
             one.copy_(written.view(one.shape))
     return gradients
 
 
-_KERNELS: dict[str, Callable[[SimpleNamespace], Any]] = {
-    "hstu_mha": hstu_mha, "hstu_mha_fwd": hstu_mha_fwd, "hstu_mha_bwd": hstu_mha_bwd,
-}  # fmt: skip
-OPERATORS = {name: operator_of(SCHEMAS[name], kernel) for name, kernel in _KERNELS.items()}
+_KERNELS = (hstu_mha, hstu_mha_fwd, hstu_mha_bwd)
+OPERATORS = {kernel.__name__: operator_of(SCHEMAS[kernel.__name__], kernel) for kernel in _KERNELS}

@@ -6,7 +6,7 @@ import torch
 
 from gdpa._attention import varlen_attention_backward
 from gdpa.compat._order import operator_of
-from gdpa.compat.hstu import arguments_of, hstu_attn_varlen_func, refuse_fp8
+from gdpa.compat.hstu import Call, call_as_fbgemm, refuse_fp8
 
 _COMMON = (
     "Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, SymInt max_seqlen_q, "
@@ -48,39 +48,30 @@ SCHEMAS = {
 }
 
 
+def _call_of(given: SimpleNamespace) -> Call:
+    named = {name: value for name, value in vars(given).items() if name in Call.__dataclass_fields__}
+    return Call(**named, window_size=(given.window_size_left, given.window_size_right))
+
+
 def forward(given: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the output and rab. FBGEMM returns a padded rab for its backward."""
-    q, rab = given.q, given.rab
-    pages = {name: getattr(given, name, None) for name in ("kv_cache", "page_offsets", "page_ids", "last_page_lens")}
     with torch.no_grad():
-        output = hstu_attn_varlen_func(
-            q, given.k, given.v, given.cu_seqlens_q, given.cu_seqlens_k, given.seqused_q, given.seqused_k,
-            given.max_seqlen_q, given.max_seqlen_k, given.scaling_seqlen, given.num_contexts, given.num_targets,
-            given.target_group_size, (given.window_size_left, given.window_size_right), given.alpha, rab, False,
-            **pages, func=given.func, quant_mode=getattr(given, "quant_mode", -1),
-        )  # fmt: skip
-    return output, q.new_empty(0) if rab is None else rab
+        output = _call_of(given).attention()
+    return output, given.q.new_empty(0) if given.rab is None else given.rab
 
 
 def backward(given: SimpleNamespace) -> tuple[torch.Tensor, ...]:
     """Returns dq, dk, dv and drab. The first three may be given, as views with any strides but the last."""
-    refuse_fp8(getattr(given, "quant_mode", -1))
-    q, k, v = given.q, given.k, given.v
+    call = _call_of(given)
+    refuse_fp8(call.quant_mode)
     buffers = [getattr(given, name, getattr(given, f"{name}_", None)) for name in ("dq", "dk", "dv")]
-    dq, dk, dv = (torch.empty_like(of) if one is None else one for one, of in zip(buffers, (q, k, v), strict=True))
-    options = arguments_of(
-        q, k, given.cu_seqlens_q, given.cu_seqlens_k, given.seqused_q, given.seqused_k, given.max_seqlen_q,
-        given.max_seqlen_k, given.scaling_seqlen, given.num_contexts, given.num_targets, given.target_group_size,
-        (given.window_size_left, given.window_size_right), given.alpha, given.rab, given.func,
+    operands = (call.q, call.k, call.v)
+    dq, dk, dv = (torch.empty_like(of) if one is None else one for one, of in zip(buffers, operands, strict=True))
+    gradients = call_as_fbgemm(
+        varlen_attention_backward, given.dout, *operands, grad_query=dq, grad_key=dk, grad_value=dv,
+        grad_params=("rab",) if call.has_drab else (), deterministic=given.deterministic, **call.options(),
     )  # fmt: skip
-    try:
-        gradients = varlen_attention_backward(
-            given.dout, q, k, v, grad_query=dq, grad_key=dk, grad_value=dv,
-            grad_params=("rab",) if given.has_drab else (), deterministic=given.deterministic, **options,
-        )  # fmt: skip
-    except (ValueError, TypeError) as error:
-        raise RuntimeError(str(error)) from error
-    return dq, dk, dv, gradients.get("rab", q.new_empty(0))
+    return dq, dk, dv, gradients.get("rab", call.q.new_empty(0))
 
 
 OPERATORS = {name: operator_of(schema, forward if "_fwd_" in name else backward) for name, schema in SCHEMAS.items()}

@@ -1,49 +1,69 @@
-"""Functions and operators of other packages, whose arguments have other orders or names than those of gdpa."""
+"""Functions and operators of other packages, whose arguments become a record: a dataclass of gdpa."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from gdpa._leaf import leaf
 
-Attention = Callable[..., torch.Tensor]
+_P = ParamSpec("_P")
+_Record = TypeVar("_Record")
+_Result = TypeVar("_Result")
 
 
-def in_order(function: Attention, order: str, **defaults: Any) -> Callable[[Callable[[], None]], Attention]:
-    """Makes a function that passes its arguments on to `function`. The decorated function has its name and its text.
+def arguments_of(record: Callable[_P, _Record]) -> Callable[[Callable[[_Record], _Result]], Callable[_P, _Result]]:
+    """Makes a function with the arguments of the record from a function of the record."""
+
+    def decorate(function: Callable[[_Record], _Result]) -> Callable[_P, _Result]:
+        @functools.wraps(function)
+        def call(*arguments: _P.args, **keywords: _P.kwargs) -> _Result:
+            return function(record(*arguments, **keywords))
+
+        call.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
+        return leaf(call)
+
+    return decorate
+
+
+def in_order(
+    record: Callable[..., Any], order: str, **defaults: Any
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Makes a function with arguments in another order from a function of the record and of further arguments.
 
     Args:
-        order: the names of the arguments in their order. "N:max_seq_len" is called max_seq_len in `function`, and
-            "cu_seqlens_t:" has no effect.
-        defaults: the values that arguments of `function` have in place of their own defaults if they are missing.
+        order: the names of the arguments in their order. "N:max_seq_len" is called max_seq_len in the record.
+        defaults: the values that arguments of the record have in place of their own defaults if they are missing.
     """
-    target_of = {name: target if colon else name for name, colon, target in (w.partition(":") for w in order.split())}
+    target_of = {name: target or name for name, _, target in (word.partition(":") for word in order.split())}
     names = tuple(target_of)
+    of_record = inspect.signature(record).parameters
 
-    def decorate(described: Callable[[], None]) -> Attention:
-        @functools.wraps(described)
-        def call(*arguments: Any, **keywords: Any) -> torch.Tensor:
+    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> _Result:
             given = dict(zip(names, arguments, strict=False))
             for name, value in keywords.items():
                 if name in given or name not in target_of:
-                    raise TypeError(f"{described.__name__}: expected each of {', '.join(names)} once, got {name!r}")
+                    raise TypeError(f"{function.__name__}: expected each of {', '.join(names)} once, got {name!r}")
                 given[name] = value
             if len(arguments) > len(names):
-                raise TypeError(f"{described.__name__}: expected {', '.join(names)}, got {len(arguments)} arguments")
-            passed = {target_of[name]: value for name, value in given.items() if target_of[name]}
-            return function(**{**defaults, **passed})
+                raise TypeError(f"{function.__name__}: expected {', '.join(names)}, got {len(arguments)} arguments")
+            passed = {target_of[name]: value for name, value in given.items()}
+            further = {name: passed.pop(name) for name in tuple(passed) if name not in of_record}
+            return function(record(**{**defaults, **passed}), **further)
 
-        known = inspect.signature(function).parameters
-        parameters = [
-            known[target].replace(name=name, default=defaults.get(target, known[target].default))
-            if target
-            else inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-            for name, target in target_of.items()
-        ]
+        known = {**inspect.signature(function).parameters, **of_record}
+        parameters: list[inspect.Parameter] = []
+        is_optional = True
+        for name, target in reversed(target_of.items()):
+            default = defaults.get(target, known[target].default)
+            is_optional = is_optional and default is not inspect.Parameter.empty
+            default = default if is_optional else inspect.Parameter.empty
+            parameters.insert(0, known[target].replace(name=name, default=default))
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return leaf(call)
 

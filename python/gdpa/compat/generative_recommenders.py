@@ -4,6 +4,8 @@ The formula is O = P V with P = silu(alpha * Q K^T) / max_seq_len on the kept pa
 causal mask, with targets, a window and contextual tokens, is in `mask_of`. docs/compat.md lists the differences.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +14,7 @@ from torch.fx.node import has_side_effect
 
 from gdpa._attention import varlen_attention, varlen_attention_backward
 from gdpa._errors import refuse_gradient
-from gdpa._leaf import leaf
-from gdpa.compat._order import in_order
+from gdpa.compat._order import arguments_of, in_order
 from gdpa.mask import Mask
 
 __all__ = [
@@ -31,26 +32,155 @@ __all__ = [
 _CAUSAL = (-1, 0)
 
 
-@leaf
-def hstu_mha(
-    max_seq_len: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    causal: bool = True,
-    dropout_pr: float = 0.0,
-    training: bool = True,
-    num_targets: torch.Tensor | None = None,
-    attn_scale: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    min_full_attn_seq_len: int = 0,
-    sort_by_length: bool = False,
-    kernel: Any = None,
-    enable_tma: bool = False,
-) -> torch.Tensor:
+@dataclass
+class Call:
+    """The arguments of hstu_mha, which describes them."""
+
+    max_seq_len: int
+    alpha: float
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    seq_offsets: torch.Tensor
+    causal: bool = True
+    dropout_pr: float = 0.0
+    training: bool = True
+    num_targets: torch.Tensor | None = None
+    attn_scale: torch.Tensor | None = None
+    max_attn_len: int = 0
+    contextual_seq_len: int = 0
+    min_full_attn_seq_len: int = 0
+    sort_by_length: bool = False
+    kernel: Any = None
+    enable_tma: bool = False
+
+    def attention(self) -> torch.Tensor:
+        """Returns the output of hstu_mha."""
+        assert self.max_seq_len > 0, "max_seq_len must be larger than 0"
+        shape, shape_v = self.q.shape, self.v.shape
+        assert len(shape) == 3, "q must be 3-D"
+        assert self.k.shape == shape, "k must be the same shape as q"
+        assert len(shape_v) == 3, "v must be 3-D"
+        assert shape_v[0] == shape[0], "wrong v shape[0]"
+        assert shape_v[1] == shape[1], "wrong v shape[1]"
+        assert self.causal, "only support causal attention"
+        assert not self.training or self.dropout_pr < 1e-6, "dropout not implemented"
+        return self.attend(self.seq_offsets, **self.options())
+
+    def attention_of_last_rows(self) -> torch.Tensor:
+        """Returns the output of delta_hstu_mha. `q` has the queries of the last rows."""
+        batch, shape = self.seq_offsets.shape[0] - 1, self.q.shape
+        assert self.max_seq_len > 0, "max_seq_len must be larger than 0"
+        assert len(shape) == 3, "delta_q must be 3-D"
+        assert shape[0] % max(batch, 1) == 0, "delta_q must be padded"
+        assert self.k.dim() == 3, "k must be 3-D"
+        assert self.k.shape[1:] == shape[1:], "wrong k shape"
+        assert self.v.dim() == 3, "v must be 3-D"
+        assert self.v.shape[1] == shape[1], "wrong v shape[1]"
+        q, k, v = self.operands()
+        q, out_scale = q.view(batch, -1, *shape[1:]), 1.0 / self.max_seq_len
+        output = varlen_attention(q, k, v, None, out_scale=out_scale, **self.options())
+        return output.view(-1, *output.shape[2:])
+
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns q, k and v, copied if the last stride of one is not 1, as generative-recommenders does."""
+        q, k, v = self.q, self.k, self.v
+        if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+            return q, k, v
+        return q.contiguous(), k.contiguous(), v.contiguous()
+
+    def attend(self, seq_offsets_q: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Calls varlen_attention with 1 / max_seq_len or attn_scale as the factor after the function."""
+        scale = self.attn_scale
+        if scale is not None and scale.dim() == 0 and scale.requires_grad:
+            output = varlen_attention(*self.operands(), seq_offsets_q, **options)
+            return (output * scale).to(output.dtype)
+        return varlen_attention(*self.operands(), seq_offsets_q, out_scale=self.out_scale(seq_offsets_q), **options)
+
+    def write_gradients(
+        self, dout: torch.Tensor, seq_offsets_q: torch.Tensor, given: Sequence[torch.Tensor], **options: Any
+    ) -> None:
+        """Writes the gradients of q, k and v into the given tensors, which have any strides."""
+        dq, dk, dv = written = [one if one.stride(-1) == 1 else one.new_empty(one.shape) for one in given]
+        varlen_attention_backward(
+            dout, *self.operands(), seq_offsets_q, grad_query=dq, grad_key=dk, grad_value=dv,
+            out_scale=self.out_scale(seq_offsets_q), **options,
+        )  # fmt: skip
+        for to, gradient in zip(given, written, strict=True):
+            if to is not gradient:
+                to.copy_(gradient)
+
+    def out_scale(self, seq_offsets_q: torch.Tensor) -> float | torch.Tensor:
+        """Returns 1 / max_seq_len, or a tensor with the numbers of attn_scale for varlen_attention."""
+        if self.attn_scale is None:
+            return 1.0 / self.max_seq_len
+        rows, batch = self.q.shape[0], seq_offsets_q.shape[0] - 1
+        assert self.attn_scale.shape in ((), (rows,)), "attn_scale must be a number or have one number for each token"
+        is_wide = self.attn_scale.dtype in (torch.float32, torch.float64)
+        numbers = self.attn_scale if is_wide else self.attn_scale.float()
+        return numbers.repeat(batch) if numbers.dim() == 0 else numbers.unsqueeze(-1)
+
+    def options(self) -> dict[str, Any]:
+        """Returns the arguments of varlen_attention for the keys, the function and the mask."""
+        near, contexts, unbounded = self.max_attn_len, self.contextual_seq_len, self.min_full_attn_seq_len
+        refuse_gradient(max_attn_len=near, contextual_seq_len=contexts, min_full_attn_seq_len=unbounded)
+        options: dict[str, Any] = {"cu_seq_k": self.seq_offsets, "activation": "silu", "scale": self.alpha}
+        targets, batch = self.num_targets, self.seq_offsets.shape[0] - 1
+        if targets is not None and targets.shape != (batch,):
+            raise ValueError(
+                f"num_targets: expected shape ({batch},), one number for each sequence, got {tuple(targets.shape)}"
+            )
+        if targets is None and contexts <= 0 and not (near > 0 and unbounded > 0):
+            options["window_size"] = (near, 0) if near > 0 else _CAUSAL
+        else:
+            text = mask_of(max(near, 0), max(contexts, 0), unbounded, targets is not None)
+            options["mask"] = Mask(text, None if targets is None else {"targets": targets})
+        return options
+
+
+def refuse_softmax(num_softmax_heads: int) -> None:
+    if num_softmax_heads != 0:
+        raise NotImplementedError(
+            f"num_softmax_heads: expected 0, because gdpa has no softmax, got {num_softmax_heads}"
+        )
+
+
+@lru_cache(maxsize=256)
+def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: int, has_targets: bool) -> str:
+    """Returns the condition of the mask.
+
+    A query attends to itself, and to the earlier tokens before the targets that are within the window. The window
+    counts the contextual tokens as one token, and all targets as one token. A contextual token attends to all tokens
+    before the targets. The condition compares positions with sums only, which gdpa solves for ranges of keys.
+    """
+    if has_targets and max_attn_len == 0 and contextual_seq_len == 0:
+        return "hstu(0, targets[batch], 1, -1)"  # the same condition, which gdpa tests with fewer instructions
+    row = "q_idx + len_k - len_q"
+    end = "len_k - targets[batch]" if has_targets else "len_k"
+    last_context = contextual_seq_len - 1
+    keys = f"(kv_idx < {row})"
+    if max_attn_len > 0:
+        near = [f"(kv_idx >= {row} - {max_attn_len})"]
+        if has_targets:
+            near.append(f"(kv_idx >= {end} - {max_attn_len})")
+        if contextual_seq_len > 0:
+            near.append(f"({row} <= {last_context + max_attn_len})")
+            near.append(f"({end} <= {last_context + max_attn_len})")
+        if min_full_attn_seq_len > 0:
+            near.append(f"({row} >= {end} - {min_full_attn_seq_len})")
+        keys += f" & ({' | '.join(near)})"
+    if contextual_seq_len > 0:
+        keys = f"({end} > {last_context}) & (({row} <= {last_context}) | ({keys}))"
+    if has_targets or contextual_seq_len > 0:
+        keys = f"(kv_idx < {end}) & {keys}"
+    return f"(kv_idx == {row}) | ({keys})"
+
+
+_AFTER_OFFSETS = "num_targets max_attn_len contextual_seq_len"
+
+
+@arguments_of(Call)
+def hstu_mha(call: Call) -> torch.Tensor:
     """Computes silu(alpha * Q K^T) V / max_seq_len over a jagged batch with the mask of HSTU.
 
     Args:
@@ -86,60 +216,11 @@ def hstu_mha(
         >>> hstu_mha(7, 0.125, q, k, v, offsets, num_targets=torch.tensor([1, 3])).shape
         torch.Size([12, 4, 64])
     """
-    assert max_seq_len > 0, "max_seq_len must be larger than 0"
-    shape, shape_v = q.shape, v.shape
-    assert len(shape) == 3, "q must be 3-D"
-    assert k.shape == shape, "k must be the same shape as q"
-    assert len(shape_v) == 3, "v must be 3-D"
-    assert shape_v[0] == shape[0], "wrong v shape[0]"
-    assert shape_v[1] == shape[1], "wrong v shape[1]"
-    assert causal, "only support causal attention"
-    assert not training or dropout_pr < 1e-6, "dropout not implemented"
-    q, k, v = with_stride_one(q, k, v)
-    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, min_full_attn_seq_len)
-    return attend(q, k, v, seq_offsets, max_seq_len, attn_scale, **options)
+    return call.attention()
 
 
-def attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets_q: torch.Tensor,
-    max_seq_len: int,
-    attn_scale: torch.Tensor | None,
-    **options: Any,
-) -> torch.Tensor:
-    """Calls varlen_attention with 1 / max_seq_len or attn_scale as the factor after the function."""
-    if attn_scale is not None and attn_scale.dim() == 0 and attn_scale.requires_grad:
-        output = varlen_attention(q, k, v, seq_offsets_q, **options)
-        return (output * attn_scale).to(output.dtype)
-    out_scale = out_scale_of(max_seq_len, attn_scale, q.shape[0], seq_offsets_q.shape[0] - 1)
-    return varlen_attention(q, k, v, seq_offsets_q, out_scale=out_scale, **options)
-
-
-def out_scale_of(max_seq_len: int, attn_scale: torch.Tensor | None, rows: int, batch: int) -> float | torch.Tensor:
-    """Returns 1 / max_seq_len, or a tensor with the numbers of attn_scale for varlen_attention."""
-    if attn_scale is None:
-        return 1.0 / max_seq_len
-    assert attn_scale.shape in ((), (rows,)), "attn_scale must be a number or have one number for each token"
-    numbers = attn_scale if attn_scale.dtype in (torch.float32, torch.float64) else attn_scale.float()
-    return numbers.repeat(batch) if numbers.dim() == 0 else numbers.unsqueeze(-1)
-
-
-@leaf
-def delta_hstu_mha(
-    max_seq_len: int,
-    alpha: float,
-    delta_q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    kernel: Any = None,
-    enable_tma: bool = False,
-) -> torch.Tensor:
+@in_order(Call, f"max_seq_len alpha delta_q:q k v seq_offsets {_AFTER_OFFSETS} kernel enable_tma")
+def delta_hstu_mha(call: Call) -> torch.Tensor:
     """Computes hstu_mha for the last rows of each sequence only.
 
     Args:
@@ -159,202 +240,70 @@ def delta_hstu_mha(
         >>> delta_hstu_mha(7, 0.125, torch.randn(2 * 3, 4, 64), k, v, offsets).shape
         torch.Size([6, 4, 64])
     """
-    batch = seq_offsets.shape[0] - 1
-    assert max_seq_len > 0, "max_seq_len must be larger than 0"
-    assert delta_q.dim() == 3, "delta_q must be 3-D"
-    assert delta_q.shape[0] % max(batch, 1) == 0, "delta_q must be padded"
-    assert k.dim() == 3, "k must be 3-D"
-    assert k.shape[1:] == delta_q.shape[1:], "wrong k shape"
-    assert v.dim() == 3, "v must be 3-D"
-    assert v.shape[1] == delta_q.shape[1], "wrong v shape[1]"
-    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
-    q, k, v = with_stride_one(delta_q, k, v)
-    output = varlen_attention(q.view(batch, -1, *q.shape[1:]), k, v, None, out_scale=1.0 / max_seq_len, **options)
-    return output.view(-1, *output.shape[2:])
+    return call.attention_of_last_rows()
 
 
-_AFTER_OFFSETS = "num_targets max_attn_len contextual_seq_len"
-
-
-@in_order(hstu_mha, f"N:max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS} sort_by_length enable_tma")
-def triton_hstu_mha() -> None:
+@in_order(Call, f"N:max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS} sort_by_length enable_tma")
+def triton_hstu_mha(call: Call) -> torch.Tensor:
     """Computes hstu_mha with max_seq_len = N."""
+    return call.attention()
 
 
-@in_order(delta_hstu_mha, f"N:max_seq_len alpha delta_q k v seq_offsets {_AFTER_OFFSETS} enable_tma")
-def triton_cached_hstu_mha() -> None:
+@in_order(Call, f"N:max_seq_len alpha delta_q:q k v seq_offsets {_AFTER_OFFSETS} enable_tma")
+def triton_cached_hstu_mha(call: Call) -> torch.Tensor:
     """Computes delta_hstu_mha with max_seq_len = N."""
+    return call.attention_of_last_rows()
 
 
-@leaf
-def triton_cc_hstu_mha(
-    N: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None = None,
-    max_attn_len: int = 0,
-    contextual_seq_len: int = 0,
-    is_delta_q: bool = False,
-    delta_size: int = 0,
-) -> torch.Tensor:
+@in_order(Call, f"N:max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS} is_delta_q delta_size")
+def triton_cc_hstu_mha(call: Call, is_delta_q: bool = False, delta_size: int = 0) -> torch.Tensor:
     """Computes hstu_mha, or with is_delta_q delta_hstu_mha, with max_seq_len = N."""
-    function = triton_cached_hstu_mha if is_delta_q else triton_hstu_mha
-    return function(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
+    return call.attention_of_last_rows() if is_delta_q else call.attention()
 
 
-@in_order(hstu_mha, f"max_seq_len alpha q k v seq_offsets attn_scale {_AFTER_OFFSETS} sort_by_length")
-def tlx_bw_hstu_mha_wrapper() -> None:
+@in_order(Call, f"max_seq_len alpha q k v seq_offsets attn_scale {_AFTER_OFFSETS} sort_by_length")
+def tlx_bw_hstu_mha_wrapper(call: Call) -> torch.Tensor:
     """Computes hstu_mha, with attn_scale in the place in which generative-recommenders passes it."""
+    return call.attention()
 
 
-@in_order(torch.no_grad()(hstu_mha), f"max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS}")
-def hstu_mha_cuda() -> None:
+@in_order(Call, f"max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS}")
+@torch.no_grad()
+def hstu_mha_cuda(call: Call) -> torch.Tensor:
     """Computes hstu_mha for inference: no gradient is recorded."""
+    return call.attention()
 
 
-@leaf
+_OF_OPERATORS = "sort_by_length_indices enable_tma num_softmax_heads"
+
+
+@in_order(Call, f"N:max_seq_len alpha q k v seq_offsets {_AFTER_OFFSETS} {_OF_OPERATORS}")
+@torch.no_grad()
 def triton_hstu_attention_fwd(
-    N: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None,
-    max_attn_len: int,
-    contextual_seq_len: int,
-    sort_by_length_indices: torch.Tensor | None,
-    enable_tma: bool,
-    num_softmax_heads: int,
+    call: Call, num_softmax_heads: int, sort_by_length_indices: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The forward operator of generative-recommenders: triton_hstu_mha without a gradient."""
     refuse_softmax(num_softmax_heads)
-    with torch.no_grad():
-        return triton_hstu_mha(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
+    return call.attention()
 
 
 @has_side_effect
-@leaf
+@in_order(
+    Call,
+    f"dout q k v dq dk dv seq_offsets num_targets N:max_seq_len alpha max_attn_len contextual_seq_len {_OF_OPERATORS}",
+)
 def triton_hstu_attention_bwd(
+    call: Call,
     dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
     dq: torch.Tensor,
     dk: torch.Tensor,
     dv: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None,
-    N: int,
-    alpha: float,
-    max_attn_len: int,
-    contextual_seq_len: int,
-    sort_by_length_indices: torch.Tensor | None,
-    enable_tma: bool,
     num_softmax_heads: int,
+    sort_by_length_indices: torch.Tensor | None = None,
 ) -> None:
     """The backward operator of generative-recommenders: writes the gradients into dq, dk and dv.
 
     The three may be views of one buffer, as in the fused backward of STULayer.
     """
     refuse_softmax(num_softmax_heads)
-    q, k, v = with_stride_one(q, k, v)
-    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
-    write_gradients(dout, q, k, v, seq_offsets, dq, dk, dv, out_scale=1.0 / N, **options)
-
-
-def write_gradients(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets_q: torch.Tensor,
-    dq: torch.Tensor,
-    dk: torch.Tensor,
-    dv: torch.Tensor,
-    **options: Any,
-) -> None:
-    """Writes the gradients into tensors with any strides."""
-    given = (dq, dk, dv)
-    dq, dk, dv = (one if one.stride(-1) == 1 else one.new_empty(one.shape) for one in given)
-    varlen_attention_backward(dout, q, k, v, seq_offsets_q, grad_query=dq, grad_key=dk, grad_value=dv, **options)
-    for one, written in zip(given, (dq, dk, dv), strict=True):
-        if one is not written:
-            one.copy_(written)
-
-
-def refuse_softmax(num_softmax_heads: int) -> None:
-    if num_softmax_heads != 0:
-        raise NotImplementedError(
-            f"num_softmax_heads: expected 0, because gdpa has no softmax, got {num_softmax_heads}"
-        )
-
-
-def options_of(
-    alpha: float,
-    seq_offsets: torch.Tensor,
-    num_targets: torch.Tensor | None,
-    max_attn_len: int,
-    contextual_seq_len: int,
-    min_full_attn_seq_len: int,
-) -> dict[str, Any]:
-    """Returns the arguments of varlen_attention for the keys, the function and the mask."""
-    refuse_gradient(
-        max_attn_len=max_attn_len, contextual_seq_len=contextual_seq_len, min_full_attn_seq_len=min_full_attn_seq_len
-    )
-    options: dict[str, Any] = {"cu_seq_k": seq_offsets, "activation": "silu", "scale": alpha}
-    has_window = max_attn_len > 0
-    if num_targets is not None and num_targets.shape != (seq_offsets.shape[0] - 1,):
-        raise ValueError(
-            f"num_targets: expected shape ({seq_offsets.shape[0] - 1},), one number for each sequence, got "
-            f"{tuple(num_targets.shape)}"
-        )
-    if num_targets is None and contextual_seq_len <= 0 and not (has_window and min_full_attn_seq_len > 0):
-        options["window_size"] = (max_attn_len, 0) if has_window else _CAUSAL
-    else:
-        text = mask_of(max(max_attn_len, 0), max(contextual_seq_len, 0), min_full_attn_seq_len, num_targets is not None)
-        options["mask"] = Mask(text, None if num_targets is None else {"targets": num_targets})
-    return options
-
-
-@lru_cache(maxsize=256)
-def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: int, has_targets: bool) -> str:
-    """Returns the condition of the mask.
-
-    A query attends to itself, and to the earlier tokens before the targets that are within the window. The window
-    counts the contextual tokens as one token, and all targets as one token. A contextual token attends to all tokens
-    before the targets. The condition compares positions with sums only, which gdpa solves for ranges of keys.
-    """
-    if has_targets and max_attn_len == 0 and contextual_seq_len == 0:
-        return "hstu(0, targets[batch], 1, -1)"  # the same condition, which gdpa tests with fewer instructions
-    row = "q_idx + len_k - len_q"
-    end = "len_k - targets[batch]" if has_targets else "len_k"
-    last_context = contextual_seq_len - 1
-    keys = f"(kv_idx < {row})"
-    if max_attn_len > 0:
-        near = [f"(kv_idx >= {row} - {max_attn_len})"]
-        if has_targets:
-            near.append(f"(kv_idx >= {end} - {max_attn_len})")
-        if contextual_seq_len > 0:
-            near.append(f"({row} <= {last_context + max_attn_len})")
-            near.append(f"({end} <= {last_context + max_attn_len})")
-        if min_full_attn_seq_len > 0:
-            near.append(f"({row} >= {end} - {min_full_attn_seq_len})")
-        keys += f" & ({' | '.join(near)})"
-    if contextual_seq_len > 0:
-        keys = f"({end} > {last_context}) & (({row} <= {last_context}) | ({keys}))"
-    if has_targets or contextual_seq_len > 0:
-        keys = f"(kv_idx < {end}) & {keys}"
-    return f"(kv_idx == {row}) | ({keys})"
-
-
-def with_stride_one(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Copies operands whose last stride is not 1, as generative-recommenders does."""
-    if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
-        return q, k, v
-    return q.contiguous(), k.contiguous(), v.contiguous()
+    call.write_gradients(dout, call.seq_offsets, (dq, dk, dv), **call.options())

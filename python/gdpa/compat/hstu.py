@@ -5,15 +5,17 @@ masks and the differences. The older wheels have another order of arguments: `gd
 `gdpa.compat.hstu_attn_interface`.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
-from gdpa._leaf import leaf
 from gdpa._symbolic import is_symbolic
+from gdpa.compat._order import arguments_of, in_order
 from gdpa.mask import Mask, hstu, intervals
 
 __all__ = [
@@ -30,36 +32,177 @@ __all__ = [
 
 _CAUSAL = (-1, 0)
 
+#: The arguments after the operands up to has_drab.
+_LENGTHS = "cu_seqlens_q cu_seqlens_k seqused_q seqused_k max_seqlen_q max_seqlen_k scaling_seqlen"
+MASKS = "num_contexts num_targets target_group_size window_size alpha rab has_drab"
+
+_Result = TypeVar("_Result")
+
 # A mask compares at most eight bounds of a query. `func` has one number less than bounds.
 _compared_bounds = 7
 
 
-@leaf
-def hstu_attn_varlen_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    seqused_q: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scaling_seqlen: int,
-    num_contexts: torch.Tensor | None,
-    num_targets: torch.Tensor | None,
-    target_group_size: int | None = 1,
-    window_size: tuple[int, int] = (-1, -1),
-    alpha: float = 1.0,
-    rab: torch.Tensor | None = None,
-    has_drab: bool | None = False,
-    kv_cache: torch.Tensor | None = None,
-    page_offsets: torch.Tensor | None = None,
-    page_ids: torch.Tensor | None = None,
-    last_page_lens: torch.Tensor | None = None,
-    func: torch.Tensor | None = None,
-    quant_mode: int | None = -1,
-) -> torch.Tensor:
+@dataclass
+class Call:
+    """The arguments of hstu_attn_varlen_func, which describes them."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    cu_seqlens_k: torch.Tensor
+    seqused_q: torch.Tensor | None
+    seqused_k: torch.Tensor | None
+    max_seqlen_q: int
+    max_seqlen_k: int
+    scaling_seqlen: int
+    num_contexts: torch.Tensor | None
+    num_targets: torch.Tensor | None
+    target_group_size: int | None = 1
+    window_size: tuple[int, int] = (-1, -1)
+    alpha: float = 1.0
+    rab: torch.Tensor | None = None
+    has_drab: bool | None = False
+    kv_cache: torch.Tensor | None = None
+    page_offsets: torch.Tensor | None = None
+    page_ids: torch.Tensor | None = None
+    last_page_lens: torch.Tensor | None = None
+    func: torch.Tensor | None = None
+    quant_mode: int | None = -1
+
+    def attention(self) -> torch.Tensor:
+        """Returns the output. FBGEMM's errors of shapes and dtypes are RuntimeErrors."""
+        self._check()
+        if self.kv_cache is not None:
+            return self._attention_to_pages()
+        return call_as_fbgemm(varlen_attention, self.q, self.k, self.v, **self.options())
+
+    def packed_attention(self, qkv: torch.Tensor) -> torch.Tensor:
+        """Returns the output of the three parts of qkv, in place of q, k and v."""
+        self.q, self.k, self.v = qkv.unbind(1)
+        return self.attention()
+
+    def _check(self) -> None:
+        """Refuses what FBGEMM's Python refuses, with the same words, and what has no meaning in gdpa."""
+        if self.has_drab and self.rab is None:
+            raise ValueError("AssertError: rab is None, but has_drab is True, is not allowed in backward")
+        if self.num_contexts is not None and tuple(self.window_size) != _CAUSAL:
+            raise ValueError("AssertError: context is True and causal is not True, this is undefined behavior")
+        if self.num_targets is not None and tuple(self.window_size) != _CAUSAL:
+            raise ValueError("AssertError: target is True and causal is not True, this is undefined behavior")
+        if self.target_group_size is not None and self.target_group_size < 1:
+            raise ValueError("AssertError: target_group_size should be greater than 0 when target is True")
+        refuse_gradient(
+            max_seqlen_q=self.max_seqlen_q, max_seqlen_k=self.max_seqlen_k, scaling_seqlen=self.scaling_seqlen,
+            target_group_size=self.target_group_size, left=self.window_size[0], right=self.window_size[1],
+        )  # fmt: skip
+        if self.max_seqlen_q > self.max_seqlen_k:
+            raise ValueError("AssertError: seq_len_q >= seq_len_k, this is undefined behavior")
+        assert self.q.dim() == self.k.dim() == self.v.dim() == 3, "q, k and v shape should be (L, num_heads, head_dim)"
+        refuse_fp8(self.quant_mode)
+
+    def _formula(self) -> dict[str, Any]:
+        divisor = self.max_seqlen_q if self.scaling_seqlen == -1 else self.scaling_seqlen
+        if divisor == 0:
+            raise ValueError("scaling_seqlen: expected a number that is not 0, or -1 for max_seqlen_q, got 0")
+        return {"activation": "silu", "scale": self.alpha, "out_scale": 1.0 / divisor}
+
+    def options(self) -> dict[str, Any]:
+        """Returns the arguments of varlen_attention after query, key and value.
+
+        Raises:
+            RuntimeError: a tensor has the wrong shape.
+            ValueError: scaling_seqlen is 0.
+        """
+        options = self._formula()
+        # Query i then has row i.
+        is_same = self.cu_seqlens_q is self.cu_seqlens_k and self.seqused_q is self.seqused_k
+        sides = ("q", self.cu_seqlens_q, self.seqused_q), ("k", self.cu_seqlens_k, self.seqused_k)
+        for side, offsets, used in sides:
+            if used is None:
+                options[f"cu_seq_{side}"] = offsets
+            elif side == "k" and is_same:
+                options["cu_seq_k"], options["seq_offsets_k"] = None, options["seq_offsets_q"]
+            else:
+                options[f"cu_seq_{side}"], options[f"seq_offsets_{side}"] = None, _used(offsets, used)
+        left, right = self.window_size
+        left, right = _bound(left, self.max_seqlen_k), _bound(right, self.max_seqlen_k)
+        batch = self.cu_seqlens_q.shape[0] - 1
+        if self.func is not None:
+            options["mask"] = _mask_of_func(self.func, self.q.shape[0], self.max_seqlen_k, right)
+        elif self.num_contexts is not None or self.num_targets is not None:
+            for name, numbers in (("num_contexts", self.num_contexts), ("num_targets", self.num_targets)):
+                if numbers is not None and numbers.shape != (batch,):
+                    raise RuntimeError(f"{name} must have shape ({batch}), got {tuple(numbers.shape)}")
+            groups = self.target_group_size or 1
+            options["mask"] = hstu(contexts=self.num_contexts, targets=self.num_targets, target_group_size=groups)
+        else:
+            options["window_size"] = left, right
+        if self.rab is not None:
+            self._add_bias(options, batch, is_same)
+        return options
+
+    def _add_bias(self, options: dict[str, Any], batch: int, is_same: bool) -> None:
+        rab, longest = self.rab, self.max_seqlen_k
+        assert rab is not None
+        heads = rab.shape[1] if rab.dim() == 4 else 1
+        if tuple(rab.shape) != (batch, heads, longest, longest) or heads not in (1, self.q.shape[1]):
+            raise RuntimeError(
+                f"rab must have shape ({batch}, {self.q.shape[1]} or 1, {longest}, {longest}), got {tuple(rab.shape)}"
+            )
+        alpha: Any = self.alpha
+        if is_symbolic(alpha):
+            alpha = self.q.new_ones((), dtype=torch.float64) * alpha
+        has_tensor = isinstance(alpha, torch.Tensor)
+        options["activation"] = _biased(None if has_tensor else alpha, is_same)
+        rab = rab if self.has_drab else rab.detach()
+        options["params"] = {"rab": rab, "alpha": alpha} if has_tensor else {"rab": rab}
+
+    def _attention_to_pages(self) -> torch.Tensor:
+        """Adds the attention to the pages and the attention of the targets to themselves: P has no normalisation."""
+        has_others = self.num_contexts is not None or self.rab is not None or self.func is not None
+        if has_others or tuple(self.window_size) != _CAUSAL:
+            raise ValueError(
+                "kv_cache: expected window_size (-1, 0) without num_contexts, rab and func; leave them out"
+            )
+        options = self._formula()
+        if self.page_offsets is None or self.page_ids is None or self.last_page_lens is None:
+            raise ValueError("kv_cache: expected page_offsets, page_ids and last_page_lens with it; pass them")
+        assert self.kv_cache is not None
+        pages_k, pages_v = self.kv_cache.unbind(1)
+        page_rows = self.kv_cache.shape[2]
+        columns = torch.arange(-(-self.max_seqlen_k // page_rows), device=self.q.device)
+        ids, last = self.page_ids, max(self.page_ids.shape[0] - 1, 0)
+        table = ids[(self.page_offsets[:-1, None] + columns).clamp(max=last)]
+        cached = (self.page_offsets.diff() - 1) * page_rows + self.last_page_lens
+        paged = {"block_table": table, "seqused_k": cached, **options}
+        if self.num_targets is None:
+            paged["window_size"] = _CAUSAL
+        else:
+            text = "kv_idx <= q_idx + len_k + targets[batch] - len_q"
+            paged["mask"] = Mask(text, {"targets": self.num_targets})
+        history = call_as_fbgemm(varlen_attention, self.q, pages_k, pages_v, self.cu_seqlens_q, None, **paged)
+        if self.num_targets is None:
+            return history
+        ends = self.cu_seqlens_q[1:]
+        newest = torch.stack((ends - self.num_targets, ends), 1)
+        groups = self.target_group_size or 1
+        of_group = f"(kv_idx <= q_idx) & (kv_idx >= q_idx - q_idx % {groups})"
+        sides = {"cu_seq_q": None, "cu_seq_k": None, "seq_offsets_q": newest, "seq_offsets_k": newest}
+        mask = Mask("kv_idx == q_idx" if groups == 1 else of_group)
+        return history + call_as_fbgemm(varlen_attention, self.q, self.k, self.v, mask=mask, **sides, **options)
+
+
+def call_as_fbgemm(function: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
+    """Calls the function, and raises RuntimeErrors for wrong shapes, dtypes and devices."""
+    try:
+        return function(*arguments, **options)
+    except (ValueError, TypeError) as error:
+        raise RuntimeError(str(error)) from error
+
+
+@arguments_of(Call)
+def hstu_attn_varlen_func(call: Call) -> torch.Tensor:
     """Computes silu(alpha * (Q K^T + rab)) V / scaling_seqlen over a jagged batch.
 
     For sequence b, L_q and L_k are seqused_q[b] and seqused_k[b], or the differences of the cumulative lengths. Query i
@@ -105,55 +248,13 @@ def hstu_attn_varlen_func(
         ... ).shape
         torch.Size([12, 4, 64])
     """
-    _check_masks(num_contexts, num_targets, target_group_size, window_size, rab, has_drab)
-    refuse_gradient(
-        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scaling_seqlen=scaling_seqlen,
-        target_group_size=target_group_size, left=window_size[0], right=window_size[1],
-    )  # fmt: skip
-    if max_seqlen_q > max_seqlen_k:
-        raise ValueError("AssertError: seq_len_q >= seq_len_k, this is undefined behavior")
-    assert q.dim() == k.dim() == v.dim() == 3, "q, k and v shape should be (L, num_heads, head_dim)"
-    refuse_fp8(quant_mode)
-    if rab is not None and not has_drab:
-        rab = rab.detach()
-    if kv_cache is not None:
-        if num_contexts is not None or rab is not None or func is not None or tuple(window_size) != _CAUSAL:
-            raise ValueError(
-                "kv_cache: expected window_size (-1, 0) without num_contexts, rab and func; leave them out"
-            )
-        options: dict[str, Any] = {"activation": "silu", "scale": alpha}
-        options["out_scale"] = _out_scale(scaling_seqlen, max_seqlen_q)
-        pages = kv_cache, page_offsets, page_ids, last_page_lens
-        return _with_pages(q, k, v, cu_seqlens_q, max_seqlen_k, num_targets, target_group_size or 1, pages, options)
-    options = arguments_of(
-        q, k, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, scaling_seqlen,
-        num_contexts, num_targets, target_group_size or 1, window_size, alpha, rab, func,
-    )  # fmt: skip
-    try:
-        return varlen_attention(q, k, v, **options)
-    except (ValueError, TypeError) as error:
-        raise RuntimeError(str(error)) from error
+    return call.attention()
 
 
-@leaf
-def hstu_attn_qkvpacked_func(
-    qkv: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    seqused_q: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scaling_seqlen: int = -1,
-    num_contexts: torch.Tensor | None = None,
-    num_targets: torch.Tensor | None = None,
-    target_group_size: int | None = 1,
-    window_size: tuple[int, int] = (-1, -1),
-    alpha: float = 1.0,
-    rab: torch.Tensor | None = None,
-    has_drab: bool | None = False,
-    func: torch.Tensor | None = None,
-) -> torch.Tensor:
+@in_order(
+    Call, f"qkv {_LENGTHS} {MASKS} func", q=None, k=None, v=None, scaling_seqlen=-1, num_contexts=None, num_targets=None
+)
+def hstu_attn_qkvpacked_func(call: Call, qkv: torch.Tensor) -> torch.Tensor:
     """Computes hstu_attn_varlen_func of the three parts of qkv, (T, 3, H, D), without copies.
 
     Example::
@@ -162,30 +263,11 @@ def hstu_attn_qkvpacked_func(
         >>> hstu_attn_qkvpacked_func(torch.randn(12, 3, 4, 64), offsets, offsets, None, None, 7, 7).shape
         torch.Size([12, 4, 64])
     """
-    q, k, v = qkv.unbind(1)
-    return hstu_attn_varlen_func(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, scaling_seqlen,
-        num_contexts, num_targets, target_group_size, window_size, alpha, rab, has_drab, func=func,
-    )  # fmt: skip
+    return call.packed_attention(qkv)
 
 
-@leaf
-def cuda_hstu_attn_varlen(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    seqused_q: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scaling_seqlen: int,
-    num_targets: torch.Tensor | None,
-    window_size: tuple[int, int] = (-1, -1),
-    alpha: float = 1.0,
-    is_train: bool = True,
-) -> torch.Tensor:
+@in_order(Call, f"q k v {_LENGTHS} num_targets window_size alpha is_train", num_contexts=None)
+def cuda_hstu_attn_varlen(call: Call, is_train: bool = True) -> torch.Tensor:
     """Computes hstu_attn_varlen_func without contexts and bias. With is_train=False, no gradient is recorded.
 
     Example::
@@ -196,10 +278,7 @@ def cuda_hstu_attn_varlen(
         torch.Size([12, 4, 64])
     """
     with torch.set_grad_enabled(is_train and torch.is_grad_enabled()):
-        return hstu_attn_varlen_func(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, scaling_seqlen, None,
-            num_targets, 1, window_size, alpha,
-        )  # fmt: skip
+        return call.attention()
 
 
 class HstuAttnVarlenFunc:
@@ -231,91 +310,6 @@ def refuse_fp8(quant_mode: int | None) -> None:
         )
 
 
-def _check_masks(
-    num_contexts: torch.Tensor | None,
-    num_targets: torch.Tensor | None,
-    target_group_size: int | None,
-    window_size: tuple[int, int],
-    rab: torch.Tensor | None,
-    has_drab: bool | None,
-) -> None:
-    """Refuses what FBGEMM's Python refuses, with the same words."""
-    if has_drab and rab is None:
-        raise ValueError("AssertError: rab is None, but has_drab is True, is not allowed in backward")
-    if num_contexts is not None and tuple(window_size) != _CAUSAL:
-        raise ValueError("AssertError: context is True and causal is not True, this is undefined behavior")
-    if num_targets is not None and tuple(window_size) != _CAUSAL:
-        raise ValueError("AssertError: target is True and causal is not True, this is undefined behavior")
-    if target_group_size is not None and target_group_size < 1:
-        raise ValueError("AssertError: target_group_size should be greater than 0 when target is True")
-
-
-def arguments_of(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    seqused_q: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scaling_seqlen: int,
-    num_contexts: torch.Tensor | None,
-    num_targets: torch.Tensor | None,
-    target_group_size: int,
-    window_size: tuple[int, int],
-    alpha: float | torch.Tensor,
-    rab: torch.Tensor | None,
-    func: torch.Tensor | None,
-) -> dict[str, Any]:
-    """Returns the arguments of varlen_attention after query, key and value.
-
-    Raises:
-        RuntimeError: a tensor has the wrong shape.
-        ValueError: scaling_seqlen is 0.
-    """
-    options: dict[str, Any] = {"activation": "silu", "scale": alpha}
-    options["out_scale"] = _out_scale(scaling_seqlen, max_seqlen_q)
-    is_same = cu_seqlens_q is cu_seqlens_k and seqused_q is seqused_k  # so that query i has row i
-    for side, offsets, used in (("q", cu_seqlens_q, seqused_q), ("k", cu_seqlens_k, seqused_k)):
-        if used is None:
-            options[f"cu_seq_{side}"] = offsets
-        elif side == "k" and is_same:
-            options["cu_seq_k"], options["seq_offsets_k"] = None, options["seq_offsets_q"]
-        else:
-            options[f"cu_seq_{side}"], options[f"seq_offsets_{side}"] = None, _used(offsets, used)
-    if func is not None:
-        options["mask"] = _mask_of_func(func, q.shape[0], max_seqlen_k, window_size[1])
-    elif num_contexts is not None or num_targets is not None:
-        batch = cu_seqlens_q.shape[0] - 1
-        for name, numbers in (("num_contexts", num_contexts), ("num_targets", num_targets)):
-            if numbers is not None and numbers.shape != (batch,):
-                raise RuntimeError(f"{name} must have shape ({batch}), got {tuple(numbers.shape)}")
-        options["mask"] = hstu(contexts=num_contexts, targets=num_targets, target_group_size=target_group_size)
-    else:
-        options["window_size"] = _bound(window_size[0], max_seqlen_k), _bound(window_size[1], max_seqlen_k)
-    if rab is not None:
-        expected = (cu_seqlens_q.shape[0] - 1, rab.shape[1] if rab.dim() == 4 else 1, max_seqlen_k, max_seqlen_k)
-        if tuple(rab.shape) != expected or rab.shape[1] not in (1, q.shape[1]):
-            raise RuntimeError(
-                f"rab must have shape ({expected[0]}, {q.shape[1]} or 1, {max_seqlen_k}, {max_seqlen_k}), got "
-                f"{tuple(rab.shape)}"
-            )
-        if is_symbolic(alpha):
-            alpha = q.new_ones((), dtype=torch.float64) * alpha
-        has_tensor = isinstance(alpha, torch.Tensor)
-        options["activation"] = _biased(None if isinstance(alpha, torch.Tensor) else alpha, is_same)
-        options["params"] = {"rab": rab, "alpha": alpha} if has_tensor else {"rab": rab}
-    return options
-
-
-def _out_scale(scaling_seqlen: int, max_seqlen_q: int) -> float:
-    divisor = max_seqlen_q if scaling_seqlen == -1 else scaling_seqlen
-    if divisor == 0:
-        raise ValueError("scaling_seqlen: expected a number that is not 0, or -1 for max_seqlen_q, got 0")
-    return 1.0 / divisor
-
-
 def _bound(side: int, longest: int) -> int:
     """Returns a side of a window. A side beyond the keys has no bound, as in FBGEMM."""
     return -1 if side < 0 or side >= longest else side
@@ -342,7 +336,6 @@ def _mask_of_func(func: torch.Tensor, rows: int, longest: int, right: int) -> Ma
         raise RuntimeError(f"func must have shape (1 or heads, an odd number, {rows} or more), got {tuple(func.shape)}")
     if rows == 0:
         return Mask("kv_idx >= 0")  # a tensor that a mask reads has elements
-    right = _bound(right, longest)
     bounds = func[0, :, :rows]
     count = bounds.shape[0]
     if count <= _compared_bounds:
@@ -362,46 +355,3 @@ def _text_of_func(count: int, right: int) -> str:
 
 def _diagonal(right: int) -> str:
     return f"kv_idx <= q_idx + len_k - len_q + {right}"
-
-
-def _with_pages(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    max_seqlen_k: int,
-    num_targets: torch.Tensor | None,
-    target_group_size: int,
-    pages: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
-    options: dict[str, Any],
-) -> torch.Tensor:
-    """Adds the attention to the pages and the attention of the targets to themselves: P has no normalisation."""
-    kv_cache, page_offsets, page_ids, last_page_lens = pages
-    if page_offsets is None or page_ids is None or last_page_lens is None:
-        raise ValueError("kv_cache: expected page_offsets, page_ids and last_page_lens with it; pass them")
-    pages_k, pages_v = kv_cache.unbind(1)
-    page_rows = kv_cache.shape[2]
-    columns = torch.arange(-(-max_seqlen_k // page_rows), device=q.device)
-    table = page_ids[(page_offsets[:-1, None] + columns).clamp(max=max(page_ids.shape[0] - 1, 0))]
-    cached = (page_offsets.diff() - 1) * page_rows + last_page_lens
-    try:
-        if num_targets is None:
-            return varlen_attention(
-                q, pages_k, pages_v, cu_seqlens_q, None, block_table=table, seqused_k=cached, window_size=_CAUSAL,
-                **options,
-            )  # fmt: skip
-        targets = {"targets": num_targets}
-        history = varlen_attention(
-            q, pages_k, pages_v, cu_seqlens_q, None, block_table=table, seqused_k=cached,
-            mask=Mask("kv_idx <= q_idx + len_k + targets[batch] - len_q", targets), **options,
-        )  # fmt: skip
-        ends = cu_seqlens_q[1:]
-        newest = torch.stack((ends - num_targets, ends), 1)
-        of_group = f"(kv_idx <= q_idx) & (kv_idx >= q_idx - q_idx % {target_group_size})"
-        group = "kv_idx == q_idx" if target_group_size == 1 else of_group
-        own = varlen_attention(
-            q, k, v, None, None, seq_offsets_q=newest, seq_offsets_k=newest, mask=Mask(group), **options
-        )
-        return history + own
-    except (ValueError, TypeError) as error:
-        raise RuntimeError(str(error)) from error

@@ -3,9 +3,11 @@
 Its order of arguments differs from FBGEMM's, and after has_drab from the order of `hstu_attn`.
 """
 
-from gdpa.compat import hstu
+import torch
+
 from gdpa.compat._order import in_order
 from gdpa.compat.hstu import (
+    Call,
     get_bm_and_bn_block_size_bwd,
     get_bm_and_bn_block_size_fwd,
     quantize_for_block_scale,
@@ -25,8 +27,8 @@ __all__ = [
 ]
 
 
-@in_order(hstu.hstu_attn_varlen_func, f"q k v {COMMON} func quant_mode scaling_seqlen", **DEFAULTS)
-def hstu_attn_varlen_func() -> None:
+@in_order(Call, f"q k v {COMMON} func quant_mode scaling_seqlen", **DEFAULTS)
+def hstu_attn_varlen_func(call: Call) -> torch.Tensor:
     """Computes gdpa.compat.hstu.hstu_attn_varlen_func, which describes the arguments.
 
     Example::
@@ -36,3 +38,4 @@ def hstu_attn_varlen_func() -> None:
         >>> hstu_attn_varlen_func(q, k, v, offsets, offsets, 7, 7, window_size=(-1, 0)).shape
         torch.Size([12, 4, 64])
     """
+    return call.attention()
