@@ -198,7 +198,7 @@ def test_kept_scores_are_counted_one_by_one(length_q: int, length_k: int, window
         for i in range(length_q)
         for j in range(length_k)
     )
-    assert kept_scores(length_q, length_k, window) == counted
+    assert kept_scores(f"window:{left},{right}", length_q, length_k) == counted
 
 
 def test_suites_scale_and_share() -> None:

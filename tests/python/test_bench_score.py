@@ -12,9 +12,9 @@ from torch.nn.functional import silu
 from gdpa.bench.cases import Case, by_shape, cases_of_suite, suites
 from gdpa.bench.device import Device
 from gdpa.bench.goals import goals_of_suite
+from gdpa.bench.in_pytorch import bias_of, score_mod_of
 from gdpa.bench.measure import Effort, measure
 from gdpa.bench.report import Table
-from gdpa.bench.score_mod import bias_of, score_mod_of
 from gdpa.bench.systems import Gdpa, Operands, choose_systems, in_turn
 from gdpa.bench.systems.packages import GdpaCompat
 from gdpa.bench.tensors import TIMES_END, params_of, random_tensors

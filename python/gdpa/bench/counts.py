@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
+
+import torch
 
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Rates
-from gdpa.bench.masks import scores_that_count
+from gdpa.bench.masks import selected
 
 SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
@@ -33,21 +36,17 @@ def floor_tflops(rates: Rates, case: Case, direction: str) -> float:
 
 def kept_scores_of(case: Case) -> int:
     """Returns the number of scores of one head that the mask selects, summed over the batch."""
-    if not case.has_window:
-        return scores_that_count(case.mask, case.lengths_q, case.lengths_k)
-    return sum(kept_scores(q, k, case.window) for q, k in zip(case.lengths_q, case.lengths_k, strict=True))
+    sequences = Counter(zip(case.lengths_q, case.lengths_k, strict=True))
+    return sum(count * kept_scores(case.mask, *lengths) for lengths, count in sequences.items())
 
 
 @cache
-def kept_scores(length_q: int, length_k: int, window: tuple[int, int]) -> int:
-    """Returns the number of scores of one sequence and head inside the window (left, right). -1 means no bound."""
-    left, right = window
-    if left < 0 and right < 0:
-        return length_q * length_k
-    total = 0
-    for i in range(length_q):
-        diagonal = i + length_k - length_q
-        first = max(0, diagonal - left) if left >= 0 else 0
-        end = min(length_k, diagonal + right + 1) if right >= 0 else length_k
-        total += max(0, end - first)
-    return total
+def kept_scores(mask: str, length_q: int, length_k: int) -> int:
+    """Returns the number of scores of one sequence and head that a mask selects."""
+    one = Case((length_q,), (length_k,), heads=1, head_dim=1, mask=mask)
+    if not one.has_window:
+        return int(selected(mask, length_q, length_k, torch.device("cpu")).sum())
+    left, right = (length_q + length_k if side < 0 else side for side in one.window)
+    diagonal = torch.arange(length_q) + length_k - length_q
+    begins, ends = (diagonal - left).clamp(min=0), (diagonal + right + 1).clamp(max=length_k)
+    return int((ends - begins).clamp(min=0).sum())

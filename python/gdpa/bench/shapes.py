@@ -125,24 +125,12 @@ def check(case: Case) -> None:
     """Raises ValueError for a mask or a function that gdpa cannot parse, before any measurement."""
     if not case.names_read:  # otherwise the first call parses it, with its tensors
         gdpa.Activation(case.activation)
-    if not case.has_window:
-        one = replace(case, lengths_q=(1,), lengths_k=(1,))
-        row = torch.zeros(1, 1, 1)
-        offsets = torch.tensor([0, 1])
-        mask = mask_of_case(one, torch.device("cpu"))
-        try:
-            gdpa.varlen_attention(row, row, row, offsets, offsets, mask=mask)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"--mask: expected {NOTATION}; got {case.mask!r}: {error}") from None
-        return
+    row, offsets = torch.zeros(1, 1, 1), torch.tensor([0, 1])
     try:
-        left, right = case.window
-    except ValueError:
-        left = right = -2
-    if min(left, right) < -1:
-        raise ValueError(
-            f"--mask: expected window:LEFT,RIGHT with numbers of at least -1 (no bound); got {case.mask!r}"
-        )
+        mask = mask_of_case(replace(case, lengths_q=(1,), lengths_k=(1,)), torch.device("cpu"))
+        gdpa.varlen_attention(row, row, row, offsets, offsets, mask=mask)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"--mask: expected {NOTATION}; got {case.mask!r}: {error}") from None
 
 
 def chosen_directions(options: argparse.Namespace, case: Case) -> list[str]:

@@ -62,10 +62,10 @@ def run(options: argparse.Namespace) -> None:
 
     import gdpa
     from gdpa.bench import device as devices
+    from gdpa.bench.in_pytorch import elementwise
     from gdpa.bench.progress import Progress
     from gdpa.demo import histories as data
     from gdpa.demo import report
-    from gdpa.demo.expression import in_pytorch
     from gdpa.demo.measure import Measurement, measure
     from gdpa.demo.uses import USES
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     dtype = options.dtype or ("bfloat16" if is_gpu else "float32")
     users_in_a_batch = options.batch or (256 if is_gpu else 64)
     functions = dict.fromkeys(("gelu", "silu", options.activation))
-    in_pytorch(options.activation)  # raises an error for a text that PyTorch or gdpa cannot compute, before any work
+    elementwise(options.activation)  # raises an error for a text that PyTorch or gdpa cannot compute, before any work
     gdpa.Activation(options.activation)
 
     histories = data.load(options.users)

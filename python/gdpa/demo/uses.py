@@ -15,10 +15,10 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
+from gdpa.bench.in_pytorch import elementwise
 from gdpa.bench.systems import Operands, Padded, System
 from gdpa.bench.systems.base import Attend, offsets
 from gdpa.bench.systems.padded import padded_attention
-from gdpa.demo.expression import in_pytorch
 from gdpa.demo.histories import Embedding, Histories
 
 
@@ -119,7 +119,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, case: Case) -> Tensor:
     q, k, v = (one.transpose(0, 1) for one in (query, key, value))
     is_causal = case.mask == "causal"
     mask = torch.ones(len(query), len(key), dtype=torch.bool, device=query.device).tril() if is_causal else None
-    output = padded_attention(q, k, v, in_pytorch(case.activation), case.head_dim**-0.5, mask)
+    output = padded_attention(q, k, v, elementwise(case.activation), case.head_dim**-0.5, mask)
     return output.transpose(0, 1) / len(key)
 
 

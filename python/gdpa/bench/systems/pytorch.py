@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gdpa.bench.cases import Case
-from gdpa.bench.masks import mask_mod_of, mask_of_case
-from gdpa.bench.score_mod import bias_of, score_mod_of
+from gdpa.bench.in_pytorch import bias_of, mask_mod_of, score_mod_of
+from gdpa.bench.masks import mask_of_case
 from gdpa.bench.systems.base import (
     Attend,
     Operands,
@@ -198,18 +198,10 @@ class Flex(System):
             return None
         lengths_q = torch.tensor(case.lengths_q, device=device)
         lengths_k = torch.tensor(case.lengths_k, device=device)
-        mask = mask_of_case(case, device)
-        condition = mask_mod_of(mask, case) if mask is not None else None
-        left, right = case.window if case.has_window else (-1, -1)
+        condition = mask_mod_of(mask_of_case(case, device), case, device)
 
         def counts(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            is_inside = (q < lengths_q[b]) & (k < lengths_k[b])
-            diagonal = q + lengths_k[b] - lengths_q[b]
-            if left >= 0:
-                is_inside = is_inside & (k >= diagonal - left)
-            if right >= 0:
-                is_inside = is_inside & (k <= diagonal + right)
-            return is_inside if condition is None else is_inside & condition(b, h, q, k)
+            return (q < lengths_q[b]) & (k < lengths_k[b]) & condition(b, h, q, k)
 
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import gdpa
 from gdpa.bench.cases import Case
+from gdpa.bench.in_pytorch import elementwise
 from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.base import Attend
 from gdpa.bench.systems.packages import Package, TritonGdpa
-from gdpa.bench.systems.padded import elementwise
 from gdpa.bench.systems.pytorch import Flex
 from gdpa.bench.training.models import SUMMARY, ModelShape
 
@@ -169,9 +169,7 @@ class OnMlp(nn.Module):
 
     def __init__(self, activation: str) -> None:
         super().__init__()
-        function = elementwise(activation)
-        assert function is not None, "PyTorch has the functions of the models"
-        self.function = function
+        self.function = elementwise(activation)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, cu_q: object, cu_k: object, *, add_query: bool = False
