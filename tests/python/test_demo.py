@@ -12,7 +12,7 @@ from gdpa.bench.device import Device
 from gdpa.bench.systems import Operands
 from gdpa.demo import histories as data
 from gdpa.demo.__main__ import main
-from gdpa.demo.measure import RESULTS, run, sampled
+from gdpa.demo.report import RESULTS, results_of, sampled
 from gdpa.demo.uses import USES, Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
 
 NORM_CONSTANT = 2e-6  # fp32: the allowed error in addition to PyTorch's error, times the norm of the reference
@@ -21,7 +21,9 @@ NORM_CONSTANT = 2e-6  # fp32: the allowed error in addition to PyTorch's error, 
 def small_batch(use: Use, activation: str) -> Operands:
     histories = data.load(users=3)
     short = data.Histories(histories.items[:90], histories.ratings[:90], torch.tensor([0, 20, 21, 90]))
-    return use.operands(short, data.Embedding(short, heads=2, head_dim=8, dtype=torch.float64), activation)
+    return use.operands(
+        short, data.Embedding(short, heads=2, head_dim=8, dtype=torch.float64, device=torch.device("cpu")), activation
+    )
 
 
 def test_histories_are_all_of_movielens_100k() -> None:
@@ -57,14 +59,14 @@ def test_batches_cover_every_history_once() -> None:
 def test_padded_and_packed_pytorch_agree_with_one_product_a_sequence(use: Use, text: str) -> None:
     operands = small_batch(use, text)
     case = operands.case
-    _, expected = run(Reference().prepare(case, operands))
-    _, results = run(WithPadding().prepare(case, operands))
+    expected = results_of(Reference(), operands)
+    results = results_of(WithPadding(), operands)
     lengths = case.lengths_q, case.lengths_q, case.lengths_k, case.lengths_k
     for want, got, of_rows in zip(expected, results, lengths, strict=True):
         torch.testing.assert_close(without_padding(got, of_rows), want)
     assert (WithoutPadding().refusal(case) is None) == (use.name == "PFFN")
     if use.name == "PFFN":
-        _, results = run(WithoutPadding().prepare(case, operands))
+        results = results_of(WithoutPadding(), operands)
         for want, got in zip(expected, results, strict=True):
             torch.testing.assert_close(got, want)
 
@@ -72,8 +74,8 @@ def test_padded_and_packed_pytorch_agree_with_one_product_a_sequence(use: Use, t
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.name)
 def test_the_demonstration_calls_gdpa_for_the_same_computation(use: Use) -> None:
     operands = small_batch(use, "s^2 * tanh(s)")
-    _, expected = run(Reference().prepare(operands.case, operands))
-    _, results = run(WithGdpa().prepare(operands.case, operands))
+    expected = results_of(Reference(), operands)
+    results = results_of(WithGdpa(), operands)
     for want, got in zip(expected, results, strict=True):
         torch.testing.assert_close(got, want)
 
@@ -90,18 +92,18 @@ def test_the_demonstration_writes_its_figures_and_its_picture(
     assert main(["--device", "cpu", "--quick", "--output", str(tmp_path), "--activation", "sin(s)"]) == 0
 
     document = json.loads((tmp_path / "demo.json").read_text())
-    assert document["histories"]["users"] == 32
-    assert document["settings"]["device"] == Device().describe()
-    assert (document["settings"]["dtype"], document["settings"]["batch"]) == ("float32", 16)
-    rows = document["measurements"]
-    assert [(row["use"], row["activation"]) for row in rows] == [
+    assert "32 users" in document["method"] and "batches of up to 16 users" in document["method"]
+    assert document["device"] == Device().describe()
+    rows = document["rows"]
+    assert {(row["dtype"], row["B"], row["H"], row["d"]) for row in rows} == {("float32", 32, 4, 32)}
+    assert [(row["shape"], row["activation"]) for row in rows] == [
         (use.name, text) for use in USES for text in ("gelu", "silu", "sin(s)")
     ]
     for row in rows:
         assert row["forward_gflops"] > 0 and row["backward_gflops"] > 0 and row["speed_up_over_padded"] > 0
         for name in RESULTS:
             error = row["errors"][name]
-            assert error["gdpa"] <= 2 * max(error["pytorch"], NORM_CONSTANT), (row["use"], row["activation"], name)
+            assert error["gdpa"] <= 2 * max(error["pytorch"], NORM_CONSTANT), (row["shape"], row["activation"], name)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "Error against fp64" in shown and "speed-up" in shown
@@ -114,7 +116,7 @@ def test_an_error_is_one_sentence_and_an_exit_code(tmp_path: Path, capsys: pytes
         (["--activation", "s +"], "is not an expression in s"),
         (["--activation", "softmax(s)"], "to compare with PyTorch"),
     ):
-        assert main([*arguments, "--output", str(tmp_path)]) == 1
+        assert main([*arguments, "--output", str(tmp_path)]) == 2
         message = capsys.readouterr().err
         assert message.startswith("gdpa.demo: ") and expected in message and "Traceback" not in message
     assert not list(tmp_path.iterdir())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
-import platform
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,15 +13,14 @@ from typing import Any
 import torch
 
 from gdpa.bench import figures, norms, shapes
-from gdpa.bench.agreement import Disagreement
 from gdpa.bench.cases import suites
+from gdpa.bench.command_line import count, exit_code
 from gdpa.bench.device import choose
 from gdpa.bench.measure import Effort, Plan, Result, busy_warning
 from gdpa.bench.progress import Progress, in_words
 from gdpa.bench.rates import RateReport
 from gdpa.bench.report import Report, merged, write_rows
 from gdpa.bench.scaling import suite as scaling
-from gdpa.bench.scaling.ranks import RankFailed
 from gdpa.bench.systems import add_checkout, systems_on
 from gdpa.bench.training import suite as training
 
@@ -49,18 +45,6 @@ EXAMPLES = """examples:
   python -m gdpa.bench training --model hstu kunlun --report
   python -m gdpa.bench uses --scale-batch 0.1 --direction fwd --json uses.jsonl
 """
-
-
-def disable_forbidden_amx() -> None:
-    """Disables AMX in oneDNN if the processor lists AMX but the operating system does not allow it.
-
-    On some virtual machines, PyTorch's bf16 products otherwise end with an illegal instruction. oneDNN reads the
-    variable at its first product. If the operating system allows AMX, nothing changes.
-    """
-    arch_prctl, request_permission, amx_tile_data = 158, 0x1023, 18
-    if platform.machine() != "x86_64" or ctypes.CDLL(None).syscall(arch_prctl, request_permission, amx_tile_data) == 0:
-        return
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -89,12 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add_output(redraw)
     listed = commands.add_parser("systems", help="print the names of all systems for a device")
     listed.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: a GPU, if there is one)")
-    options = parser.parse_args(arguments)
-    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users", "layers", "processes"):
-        number = getattr(options, name, None)
-        if number is not None and number < 1:
-            parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
-    return options
+    return parser.parse_args(arguments)
 
 
 def add_run(parser: argparse.ArgumentParser, command: str) -> None:
@@ -113,8 +92,8 @@ def add_run(parser: argparse.ArgumentParser, command: str) -> None:
     group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU, if PyTorch has one)")
     seconds = f"0.5; {figures.CPU_SECONDS:g} for the figures; 0.9 on a GPU"
     group.add_argument("--seconds", type=float, metavar="S", help=f"time for each figure, over all rounds ({seconds})")
-    group.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds of all systems (3)")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch")
+    group.add_argument("--rounds", type=count, default=3, metavar="N", help="number of rounds of all systems (3)")
+    group.add_argument("--threads", type=count, metavar="N", help="CPU threads of gdpa and of PyTorch")
     add_output(parser)
 
 
@@ -199,32 +178,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns the exit code.
-
-    The codes are 0 for success, 1 for a result outside its promise or a failed rank of scaling, 2 for a wrong
-    argument, 3 for a missing component, and 130 after an interruption from the keyboard.
-    """
-    disable_forbidden_amx()
-    options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
-    try:
-        run(options)
-    except (Disagreement, RankFailed) as error:
-        print(f"gdpa.bench: {error}", file=sys.stderr)
-        return 1
-    except ModuleNotFoundError as missing:
-        print(f"gdpa.bench: needs the package {missing.name}: pip install {missing.name}", file=sys.stderr)
-        return 3
-    except (ValueError, TypeError) as refused:
-        print(f"gdpa.bench: {refused}", file=sys.stderr)
-        return 2
-    except OSError as failed:
-        print(f"gdpa.bench: {failed}", file=sys.stderr)
-        return 3
-    except KeyboardInterrupt:
-        print("\ngdpa.bench: interrupted; --report writes each case when it has finished", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code("gdpa.bench", run, parse(arguments), "--report writes each case when it has finished")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import gdpa
 from gdpa.bench import command
 from gdpa.bench.cases import DIRECTIONS, Case, cases_of_suite, movielens_lengths
 from gdpa.bench.cold_start import ACTIVATION as NEW_ACTIVATION
+from gdpa.bench.command_line import count
 from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort, Plan, Progress, Result, forward_alone, measure
 from gdpa.bench.memory import memory_beyond
@@ -50,7 +51,7 @@ class FiguresReport(RateReport):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--users", type=int, metavar="N", help="on the CPU, use only the first N histories (all)")
+    parser.add_argument("--users", type=count, metavar="N", help="on the CPU, use only the first N histories (all)")
     parser.add_argument(
         "--scale-batch", type=float, default=1.0, metavar="F", help="on a GPU, factor on the batch of the memory (1)"
     )

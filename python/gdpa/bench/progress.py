@@ -43,3 +43,7 @@ class Progress:
     def finish(self) -> None:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def silent(done: float, text: str) -> None:
+    """The progress display of all ranks except rank 0."""

@@ -14,6 +14,7 @@ import torch
 import gdpa
 from gdpa.bench import against
 from gdpa.bench.cases import Case, by_shape, cases_of_suite, generate_lengths, read_lengths, suites
+from gdpa.bench.command_line import count
 from gdpa.bench.device import Device
 from gdpa.bench.masks import NOTATION, mask_of_case
 from gdpa.bench.measure import Effort, Plan, measure
@@ -81,15 +82,15 @@ def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
 
 def add_given_shapes(group: Any) -> None:
     group.add_argument("--lengths", metavar="SOURCE", help="movielens, numbers such as 3,17,0,5, or a file of numbers")
-    group.add_argument("--users", type=int, metavar="N", help="use only the first N of these lengths")
-    group.add_argument("--batch", type=int, default=8, metavar="N", help="number of generated sequences (8)")
+    group.add_argument("--users", type=count, metavar="N", help="use only the first N of these lengths")
+    group.add_argument("--batch", type=count, default=8, metavar="N", help="number of generated sequences (8)")
     group.add_argument("--max-length", type=int, default=256, metavar="N", help="longest generated length (256)")
     group.add_argument(
         "--fill", type=part, default=1.0, metavar="F", help="mean length divided by the longest length (1)"
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
-    group.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
-    group.add_argument("--head-dim", type=int, default=64, metavar="N", help="elements in a head (64)")
+    group.add_argument("--heads", type=count, default=4, metavar="N", help="attention heads (4)")
+    group.add_argument("--head-dim", type=count, default=64, metavar="N", help="elements in a head (64)")
 
 
 def chosen_cases(options: argparse.Namespace) -> list[Case]:

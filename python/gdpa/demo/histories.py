@@ -13,10 +13,6 @@ from torch import Tensor
 RATINGS = 5
 
 
-class DemoError(ValueError):
-    """An error that the user can correct, described in one sentence."""
-
-
 @dataclass(frozen=True)
 class Histories:
     """The packed histories of all users."""
@@ -48,7 +44,7 @@ def data_file() -> Path:
         file = Path(folder) / "dataset_example" / "ml-100k" / "ml-100k.inter"
         if file.is_file():
             return file
-    raise DemoError(
+    raise ValueError(
         "MovieLens 100K is a part of the package recbole, which is not installed: "
         "run `make demo` in a checkout of gdpa, or `pip install --no-deps recbole==1.2.1`."
     )
@@ -62,7 +58,7 @@ def load(users: int | None = None) -> Histories:
     order = np.lexsort((time, user))
     _, lengths = np.unique(user, return_counts=True)
     if users is not None and not 1 <= users <= len(lengths):
-        raise DemoError(f"--users is a number from 1 to {len(lengths)}, got {users}.")
+        raise ValueError(f"--users is a number from 1 to {len(lengths)}, got {users}.")
     lengths = lengths[:users]
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
     events = order[: int(offsets[-1])]
@@ -76,17 +72,11 @@ class Embedding:
     """
 
     def __init__(
-        self,
-        histories: Histories,
-        heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | None = None,
-        seed: int = 0,
+        self, histories: Histories, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         width = heads * head_dim
-        self.device = device or torch.device("cpu")
-        self.generator = torch.Generator().manual_seed(seed)
+        self.device = device
+        self.generator = torch.Generator().manual_seed(0)
         self.shape = (heads, head_dim)
         self.dtype = dtype
         self.items = self.normal(int(histories.items.max()) + 1, width)

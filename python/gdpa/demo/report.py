@@ -1,123 +1,175 @@
-"""The results of the demonstration: tables on the terminal, a picture, and a JSON file with the same numbers."""
+"""The measurements of the demonstration, errors of gdpa and PyTorch against fp64 and times of both, and its report."""
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import matplotlib
+import torch
+from torch import Tensor
 
-from gdpa.bench.report import Table
-from gdpa.demo.histories import Histories
-from gdpa.demo.measure import RESULTS, Measurement
+import gdpa
+from gdpa.bench.cases import DIRECTIONS
+from gdpa.bench.counts import flops_of
+from gdpa.bench.device import Device
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, row_of, work_of
+from gdpa.bench.plot import Bar, Group, Panel
+from gdpa.bench.report import Report, Row, Table, number
+from gdpa.bench.systems import Operands, System
+from gdpa.demo.histories import Embedding, Histories
+from gdpa.demo.uses import Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
+
+RESULTS = ("O", "dQ", "dK", "dV")
+ROUNDS = 3  # of the systems on a sample
 
 
-def speed_up(m: Measurement) -> str:
-    packed = m.speed_up("packed")
-    return f"{m.speed_up('padded'):.1f}x" + (f" ({packed:.1f}x)" if packed else "")
+@dataclass(frozen=True, kw_only=True)
+class DemoRow(Row):
+    """One use (the shape) with one function. gdpa computes all batches, and PyTorch computes the samples."""
+
+    B: int
+    H: int
+    d: int
+    forward_ms: float  # of gdpa, over all batches
+    backward_ms: float
+    forward_gflops: float  # over the scores that the mask selects
+    backward_gflops: float
+    speed_up_over_padded: float | None  # forward and backward together over PyTorch on the samples
+    speed_up_over_packed: float | None  # None: PyTorch cannot compute the use without padding
+    errors: dict[str, dict[str, float]]  # the relative 2-norm of gdpa's and PyTorch's error of each result
+
+    @property
+    def label(self) -> str:
+        """The short name of the function in a table: its name, or "own" for an expression."""
+        return self.activation if self.activation.isidentifier() else "own"
 
 
-def errors_of(name: str) -> Callable[[Measurement], str]:
-    return lambda m: "|".join(f"{error:.1e}" for error in m.errors(name)).replace("e-0", "e-")
+def speed_up(row: DemoRow) -> str:
+    packed = number(row.speed_up_over_packed, ".1f")
+    return number(row.speed_up_over_padded, ".1f") + "x" + (f" ({packed}x)" if packed else "")
 
 
-NAMES: dict[str, Callable[[Measurement], str]] = {"use": lambda m: m.use.name, "f": lambda m: m.label}
+def errors_of(name: str) -> Callable[[DemoRow], str]:
+    return lambda row: "|".join(f"{error:.1e}" for error in row.errors[name].values()).replace("e-0", "e-")
+
+
+NAMES: dict[str, Callable[[DemoRow], str]] = {"use": lambda row: str(row.shape), "f": lambda row: row.label}
 ERRORS = NAMES | {name: errors_of(name) for name in RESULTS}
 TIMES = NAMES | {
-    "fwd ms": lambda m: f"{m.times.forward * 1e3:.1f}",
-    "bwd ms": lambda m: f"{m.times.backward * 1e3:.1f}",
-    "fwd GFLOP/s": lambda m: f"{m.rates()[0]:.0f}",
-    "bwd GFLOP/s": lambda m: f"{m.rates()[1]:.0f}",
+    "fwd ms": lambda row: f"{row.forward_ms:.1f}",
+    "bwd ms": lambda row: f"{row.backward_ms:.1f}",
+    "fwd GFLOP/s": lambda row: f"{row.forward_gflops:.0f}",
+    "bwd GFLOP/s": lambda row: f"{row.backward_gflops:.0f}",
     "speed-up": speed_up,
 }
 
 
-def show(measurements: Sequence[Measurement]) -> None:
-    """Prints the tables of the errors and of the times."""
-    errors = "Error against fp64 (relative 2-norm): gdpa | PyTorch in the same type"
-    times = "All histories once; speed-up of forward and backward over padded (packed) PyTorch"
-    for heading, columns in ((errors, ERRORS), (times, TIMES)):
-        Table.of(heading, columns, measurements, texts=len(NAMES)).show()
+class DemoReport(Report):
+    row_type = DemoRow
+    caption = "rates of gdpa with its speed-up, and errors of gdpa and PyTorch"
+
+    def tables(self) -> list[Table]:
+        errors = "Error against fp64 (relative 2-norm): gdpa | PyTorch in the same type"
+        times = "All histories once; speed-up of forward and backward over padded (packed) PyTorch"
+        return [Table.of(what, of, self.rows, len(NAMES)) for what, of in ((errors, ERRORS), (times, TIMES))]
+
+    def panels(self) -> list[Panel]:
+        def group(row: DemoRow, bars: dict[str, Bar]) -> Group:
+            return Group(f"{row.shape}\n{row.label}", bars)
+
+        def rates(row: DemoRow) -> dict[str, Bar]:
+            return {"forward": Bar(row.forward_gflops, speed_up(row)), "backward": Bar(row.backward_gflops)}
+
+        def errors(row: DemoRow) -> dict[str, Bar]:
+            return {f"{name}, {who}": Bar(one) for name, of in row.errors.items() for who, one in of.items()}
+
+        return [
+            Panel("GFLOP/s; speed-up over padded (packed) PyTorch", [group(row, rates(row)) for row in self.rows]),
+            Panel("error against fp64, relative 2-norm", [group(row, errors(row)) for row in self.rows]),
+        ]
+
+    def path(self, folder: Path, ending: str) -> Path:
+        return folder / f"demo.{ending}"
 
 
-def as_row(m: Measurement) -> dict[str, Any]:
-    forward, backward = m.rates()
-    return {
-        "use": m.use.name,
-        "activation": m.activation,
-        "forward_ms": m.times.forward * 1e3,
-        "backward_ms": m.times.backward * 1e3,
-        "forward_gflops": forward,
-        "backward_gflops": backward,
-        "speed_up_over_padded": m.speed_up("padded"),
-        "speed_up_over_packed": m.speed_up("packed"),
-        "sampled": {
-            f"{name}_{direction}_ms": getattr(m.sampled[name], direction) * 1e3
-            for name in m.sampled
-            for direction in ("forward", "backward")
+def sampled(batches: int, wanted: int) -> set[int]:
+    """Returns the indices of `wanted` batches, spread evenly."""
+    wanted = min(wanted, batches)
+    return {(2 * i + 1) * batches // (2 * wanted) for i in range(wanted)}
+
+
+def results_of(system: System, operands: Operands) -> list[Tensor]:
+    """Returns O, dQ, dK and dV in the layout of the system."""
+    prepared = system.prepare(operands.case, operands)
+    outputs = prepared.forward()
+    return [outputs[0].detach(), *prepared.backward(outputs)]
+
+
+def squares_of(operands: Operands) -> Tensor:
+    """Returns the squared 2-norms of O, dQ, dK and dV in fp64, and of the differences of gdpa and of padded PyTorch."""
+    case = operands.case
+    exact = results_of(Reference(), operands.changed(Tensor.double))
+    lengths = case.lengths_q, case.lengths_q, case.lengths_k, case.lengths_k
+    padded = map(without_padding, results_of(WithPadding(), operands), lengths)
+    results = zip(exact, results_of(WithGdpa(), operands), padded, strict=True)
+    norms = [
+        torch.stack([want.norm(), (got - want).norm(), (of_padded - want).norm()]) for want, got, of_padded in results
+    ]
+    return torch.stack(norms).square().cpu()
+
+
+def times_of(operands: Operands, device: Device) -> dict[str, float]:
+    """Returns the seconds of forward and backward of each system, which alternate."""
+    timer = BatchTimer(operands.case, device, Result())
+    systems: Sequence[System] = (WithGdpa(), WithPadding(), WithoutPadding())
+    for system in systems:
+        if system.refusal(operands.case) is None:
+            timer.prepare(operands, system, DIRECTIONS)
+    figures = timer.rounds(Effort(0.0, ROUNDS), lambda done, text: None).figures
+    names = [one.name for one in systems if all((one.name, direction) in figures for direction in DIRECTIONS)]
+    return {name: sum(figures[name, direction] for direction in DIRECTIONS) for name in names}
+
+
+def measure(
+    use: Use, activation: str, batches: Sequence[Histories], embedding: Embedding, samples: int, device: Device,
+    progress: Progress,
+) -> DemoRow:  # fmt: skip
+    """Runs gdpa on every batch, and compares it with fp64 and PyTorch on the samples."""
+    seconds, flops = (dict.fromkeys(DIRECTIONS, 0.0) for _ in range(2))
+    of_samples: defaultdict[str, float] = defaultdict(float)
+    squares = torch.zeros(len(RESULTS), 3, dtype=torch.float64)
+    chosen = sampled(len(batches), samples)
+    for index, batch in enumerate(batches):
+        operands = use.operands(batch, embedding, activation)
+        prepared = WithGdpa().prepare(operands.case, operands)
+        for direction in DIRECTIONS:
+            work = work_of(prepared, direction)
+            if index == 0:  # the first call parses the function and generates the products for this head_dim
+                device.call_times(work, 1)
+            seconds[direction] += sum(device.call_times(work, 1))
+            flops[direction] += flops_of(operands.case, direction)
+        if index in chosen:
+            squares += squares_of(operands)
+            for name, taken in times_of(operands, device).items():
+                of_samples[name] += taken
+        progress((index + 1) / len(batches), f"{use.name}, {activation}, batch {index + 1} of {len(batches)}")
+    forward, backward = DIRECTIONS
+    speed_ups = {name: taken / of_samples["gdpa"] for name, taken in of_samples.items()}
+    errors = (squares[:, 1:] / squares[:, :1]).sqrt().tolist()
+    return DemoRow(
+        **row_of("gdpa", gdpa.__version__, "fwd+bwd", device.describe(), operands.case) | {"shape": use.name},
+        B=sum(batch.users for batch in batches),
+        H=operands.case.heads,
+        d=operands.case.head_dim,
+        forward_ms=seconds[forward] * 1e3,
+        backward_ms=seconds[backward] * 1e3,
+        forward_gflops=flops[forward] / seconds[forward] / 1e9,
+        backward_gflops=flops[backward] / seconds[backward] / 1e9,
+        speed_up_over_padded=speed_ups.get("padded"),
+        speed_up_over_packed=speed_ups.get("packed"),
+        errors={
+            name: dict(zip(("gdpa", "pytorch"), of, strict=True)) for name, of in zip(RESULTS, errors, strict=True)
         },
-        "errors": {name: dict(zip(("gdpa", "pytorch"), m.errors(name), strict=True)) for name in RESULTS},
-    }
-
-
-def write_json(file: Path, settings: dict[str, Any], histories: Histories, measurements: Sequence[Measurement]) -> None:
-    lengths = histories.lengths
-    document = {
-        "settings": settings,
-        "histories": {
-            "users": histories.users,
-            "events": len(histories.items),
-            "shortest": int(lengths.min()),
-            "longest": int(lengths.max()),
-        },
-        "measurements": [as_row(m) for m in measurements],
-    }
-    file.write_text(json.dumps(document, indent=2) + "\n")
-
-
-def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Measurement]) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    labels = [f"{m.use.name}, {m.label}" for m in measurements]
-    positions = range(len(measurements))
-    figure, (lengths, rates, errors) = pyplot.subplots(
-        1, 3, figsize=(16, 0.45 * len(labels) + 1.5), layout="constrained"
     )
-    figure.suptitle(title)
-
-    lengths.hist(histories.lengths.tolist(), bins=40, color="tab:gray")
-    lengths.set(title="History lengths", xlabel="events", ylabel="users")
-
-    for offset, color, name, column in ((-0.2, "tab:blue", "forward", 0), (0.2, "tab:orange", "backward", 1)):
-        rates.barh(
-            [p + offset for p in positions], [m.rates()[column] for m in measurements], 0.38, color=color, label=name
-        )
-    for position, m in zip(positions, measurements, strict=True):
-        place = (max(m.rates()), position)
-        rates.annotate(f" {speed_up(m)}", place, va="center", fontsize="small", color="dimgray")
-    rates.margins(x=0.35)
-    rates.set(
-        title="Rate; speed-up over padded (packed) PyTorch",
-        xlabel="GFLOP/s over the scores that the mask selects",
-        yticks=list(positions),
-        yticklabels=labels,
-    )
-    rates.invert_yaxis()
-    rates.legend(loc="lower right", fontsize="small")
-
-    for name, marker in zip(RESULTS, "osd^", strict=True):
-        ours, theirs = zip(*(m.errors(name) for m in measurements), strict=True)
-        errors.plot(ours, positions, marker, color="tab:blue", label=f"{name}, gdpa")
-        errors.plot(theirs, positions, marker, color="tab:orange", mfc="none", label=f"{name}, PyTorch")
-    errors.set(title="Error against fp64", xlabel="relative 2-norm", yticks=list(positions), yticklabels=[])
-    errors.set_ylim(rates.get_ylim())
-    errors.set_xlim(left=0)
-    errors.ticklabel_format(axis="x", scilimits=(0, 0))
-    errors.grid(axis="x", alpha=0.4)
-    errors.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
-
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)

@@ -6,7 +6,6 @@ reference computes each sequence separately in fp64, without padding. All of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,13 +102,13 @@ class Reference(System):
     name = "reference"
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        def sequences(rows: Tensor, lengths: tuple[int, ...], is_shared: bool) -> Sequence[Tensor]:
-            return [rows] * len(lengths) if is_shared else rows.split(lengths)
-
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            queries = sequences(query, case.lengths_q, case.shared_q)
-            keys, values = (sequences(one, case.lengths_k, case.shared_kv) for one in (key, value))
-            return torch.cat([attention(q, k, v, case) for q, k, v in zip(queries, keys, values, strict=True)])
+            sides = (
+                (query, case.lengths_q, case.shared_q),
+                *((one, case.lengths_k, case.shared_kv) for one in (key, value)),
+            )
+            sequences = ([rows] * len(lengths) if shared else rows.split(lengths) for rows, lengths, shared in sides)
+            return torch.cat([attention(q, k, v, case) for q, k, v in zip(*sequences, strict=True)])
 
         return attend
 

@@ -18,8 +18,10 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 import gdpa
 from gdpa.bench import command
+from gdpa.bench.command_line import RankFailed
 from gdpa.bench.device import QUEUED_CALLS, Device, Gpu, Work
 from gdpa.bench.measure import Effort, Progress
+from gdpa.bench.progress import silent
 from gdpa.bench.report import Row
 
 LIMIT = timedelta(minutes=5)  # of a collective; the ranks compile kernels between two collectives
@@ -73,16 +75,8 @@ class Ranks:
         return self.over_ranks(self.device.call_times(work, calls), of)
 
 
-class RankFailed(RuntimeError):
-    """The process of a rank has raised an error or died. All other processes have been ended."""
-
-
 # Receives the rank, the number of ranks, the file of the store, the progress display and further arguments.
 Target = Callable[..., Any]
-
-
-def silent(done: float, text: str) -> None:
-    """The progress display of all ranks except rank 0."""
 
 
 def run(rank: int, target: Target, world: int, folder: Path, progress: Progress, arguments: tuple[Any, ...]) -> None:

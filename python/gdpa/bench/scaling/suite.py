@@ -10,6 +10,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from gdpa.bench.command_line import count
 from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort, Plan, Progress, Result, part_of
 from gdpa.bench.plot import Bar, Group, Panel
@@ -122,9 +123,9 @@ def processes_on(device: Device, wanted: int | None) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--processes", type=int, metavar="N", help="processes, one for each GPU (all visible GPUs; 2 on the CPU)"
+        "--processes", type=count, metavar="N", help="processes, one for each GPU (all visible GPUs; 2 on the CPU)"
     )
-    parser.add_argument("--layers", type=int, default=2, metavar="N", help="layers of the model of FSDP2 (2)")
+    parser.add_argument("--layers", type=count, default=2, metavar="N", help="layers of the model of FSDP2 (2)")
     parser.add_argument(
         "--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch and the long sequence (1)"
     )

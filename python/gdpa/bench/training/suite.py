@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from gdpa.bench.command_line import count
 from gdpa.bench.device import Device
 from gdpa.bench.goals import OURS
 from gdpa.bench.measure import Effort, Plan
@@ -132,7 +133,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME",
         help=f"any of {', '.join(MODELS)} (all)",
     )  # fmt: skip
-    parser.add_argument("--layers", type=int, default=2, metavar="N", help="layers of a model (2)")
+    parser.add_argument("--layers", type=count, default=2, metavar="N", help="layers of a model (2)")
     parser.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch (1)")
     parser.add_argument(
         "--limit", type=float, default=60.0, metavar="S",
