@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 from gdpa.train import data, serve
-from gdpa.train.__main__ import VARIANTS as NAMES
 from gdpa.train.__main__ import main
 from gdpa.train.jobs import jobs_of
 from gdpa.train.metrics import Metrics, evaluate, metrics_of
@@ -194,7 +193,7 @@ def test_the_command_writes_its_report_and_the_model_is_served(
     assert main(small) == 0
     document: dict[str, Any] = json.loads((tmp_path / "train-cpu.json").read_text())
     assert [(run["variant"], run["seed"]) for run in document["runs"]] == [
-        (name, seed) for name in NAMES.split(",") for seed in range(2)
+        (name, seed) for name in VARIANTS for seed in range(2)
     ]
     assert all(len(run["losses"]) == 2 and len(run["metrics"]) == 2 for run in document["runs"])
     assert main([*small[:-1], "1", "--variants", "silu", "--output", str(tmp_path / "alone")]) == 0
@@ -214,7 +213,7 @@ def test_the_command_writes_its_report_and_the_model_is_served(
     events = data.load()
     of_one_user = serve.inputs_of(events.batch(range(7, 8), events.ends, 50))
     assert served(*of_one_user).shape[0] == 1
-    assert serve.main([str(tmp_path / "checkpoints" / "softmax-0.pt")]) == 1
+    assert serve.main([str(tmp_path / "checkpoints" / "softmax-0.pt")]) == 2
     assert "expected a model with gdpa's attention" in capsys.readouterr().err
 
 
@@ -224,7 +223,7 @@ def test_an_error_of_a_run_in_a_process_ends_the_command(
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: processes.context)
     (tmp_path / "file").touch()
     options = ["--users", "12", "--epochs", "1", "--dim", "8", "--jobs", "2", "--output", str(tmp_path)]
-    assert main([*options, "--checkpoints", str(tmp_path / "file" / "folder")]) == 1
+    assert main([*options, "--checkpoints", str(tmp_path / "file" / "folder")]) == 3
     assert "Not a directory" in capsys.readouterr().err
 
 
@@ -242,12 +241,12 @@ def test_a_gpu_and_torchrun_have_one_run_at_a_time() -> None:
 
 def test_an_impossible_option_is_refused_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        (["--epochs", "0"], "--epochs is a number from 1 up"),
+        (["--epochs", "0"], "--epochs: expected a number from 1 up; got 0"),
         (["--variants", "silu,relu"], "got relu"),
         (["--heads", "3"], "--heads divides --dim, got 3 and 64"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
-    assert main(["--device", "cuda:99"]) == 1
-    assert main(["--shard-tables"]) == 1 and "start it with torchrun" in capsys.readouterr().err
+    assert main(["--device", "cuda:99"]) == 2
+    assert main(["--shard-tables"]) == 2 and "start it with torchrun" in capsys.readouterr().err

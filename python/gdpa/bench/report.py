@@ -192,18 +192,12 @@ class Report:
         ]
 
     def as_json(self) -> str:
-        """Returns a document with one line for each row, figure and refusal, so that a diff shows what changed."""
-        heading = {name: getattr(self, name) for name in HEADING}
         lists = {
             "figures": [figure.as_json() for figure in self.figures],
             "not_run": [asdict(refused) for refused in dict.fromkeys(self.refusals)],
             "rows": [asdict(row) for row in self.rows],
         }
-        parts = [f' "{name}": {json.dumps(value)}' for name, value in heading.items()]
-        for name, entries in lists.items():
-            lines = ",\n".join("  " + json.dumps(entry) for entry in entries)
-            parts.append(f' "{name}": [\n{lines}\n ]' if entries else f' "{name}": []')
-        return "{\n" + ",\n".join(parts) + "\n}\n"
+        return document({name: getattr(self, name) for name in HEADING}, lists)
 
     def as_markdown(self, picture: str) -> str:
         tables = [*self.goals(), *(self.tables() if self.rows else [])]
@@ -236,6 +230,15 @@ class Report:
     def draw(self, path: Path) -> None:
         """Writes the picture. The suffix of the path determines the format."""
         draw(path, self.title, self.panels())
+
+
+def document(heading: Mapping[str, object], lists: Mapping[str, Sequence[object]]) -> str:
+    """Returns a JSON document with one line for each entry of a list, so that a diff shows what changed."""
+    parts = [f' "{name}": {json.dumps(value)}' for name, value in heading.items()]
+    for name, entries in lists.items():
+        lines = ",\n".join("  " + json.dumps(entry) for entry in entries)
+        parts.append(f' "{name}": [\n{lines}\n ]' if entries else f' "{name}": []')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def write_rows(path: Path | None, rows: Sequence[Any]) -> None:

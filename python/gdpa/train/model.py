@@ -92,23 +92,19 @@ class MeanPooling(nn.Module):
 
 @dataclass(frozen=True)
 class Variant:
-    """A kind of attention: arguments of HSTULayer, or a module instead of its attention."""
+    """A kind of attention: arguments of HSTULayer for a number of heads, or a module instead of its attention."""
 
-    name: str
-    arguments: Callable[[int], dict[str, Any]]
+    arguments: Callable[[int], dict[str, Any]] = lambda heads: {}
     attention: Callable[[int], nn.Module] | None = None
 
 
 VARIANTS = {
-    one.name: one
-    for one in (
-        Variant("silu", lambda heads: {"activation": "silu", "positions": POSITIONS}),
-        Variant("gelu_tanh", lambda heads: {"activation": "gelu_tanh", "positions": POSITIONS}),
-        Variant("learned", lambda heads: {**learned_function(heads), "positions": POSITIONS}),
-        Variant("unordered", lambda heads: {"activation": "silu"}),
-        Variant("softmax", lambda heads: {}, SoftmaxAttention),
-        Variant("mean", lambda heads: {}, lambda heads: MeanPooling()),
-    )
+    "silu": Variant(lambda heads: {"activation": "silu", "positions": POSITIONS}),
+    "gelu_tanh": Variant(lambda heads: {"activation": "gelu_tanh", "positions": POSITIONS}),
+    "learned": Variant(lambda heads: {**learned_function(heads), "positions": POSITIONS}),
+    "unordered": Variant(lambda heads: {"activation": "silu"}),
+    "softmax": Variant(attention=SoftmaxAttention),
+    "mean": Variant(attention=lambda heads: MeanPooling()),
 }
 
 

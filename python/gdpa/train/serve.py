@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdpa.bench.agreement import Disagreement
+from gdpa.bench.command_line import exit_code
 from gdpa.train import data
 from gdpa.train.data import Batch
 from gdpa.train.model import VARIANTS, Recommender, Sizes
@@ -48,28 +50,29 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("checkpoint", type=Path, help="a file that gdpa.train has written, such as silu-0.pt")
     parser.add_argument("--program", type=Path, metavar="FILE", help="the exported program (CHECKPOINT.pt2)")
-    options = parser.parse_args(arguments)
-    try:
-        model, history = load(options.checkpoint)
-        events = data.load()
-        if VARIANTS[options.checkpoint.stem.rpartition("-")[0]].attention is not None:
-            raise ValueError("checkpoint: expected a model with gdpa's attention, got one with another attention")
-        program = options.program or options.checkpoint.with_suffix(".pt2")
-        export(model, events.batch(range(4), events.ends, history), program)
-        served = torch.export.load(program).module()
-        batch = events.batch(range(100, 116), events.ends, history)
-        with torch.no_grad():
-            got, wanted = served(*inputs_of(batch)), model(*inputs_of(batch))
-    except (ValueError, OSError) as refused:
-        print(f"gdpa.train.serve: {refused}", file=sys.stderr)
-        return 1
+    return exit_code("gdpa.train.serve", run, parser.parse_args(arguments), "the program may be incomplete")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Raises Disagreement if the scores of the program differ from those of the model."""
+    model, history = load(options.checkpoint)
+    events = data.load()
+    if VARIANTS[options.checkpoint.stem.rpartition("-")[0]].attention is not None:
+        raise ValueError("checkpoint: expected a model with gdpa's attention, got one with another attention")
+    program = options.program or options.checkpoint.with_suffix(".pt2")
+    export(model, events.batch(range(4), events.ends, history), program)
+    served = torch.export.load(program).module()
+    batch = events.batch(range(100, 116), events.ends, history)
+    with torch.no_grad():
+        got, wanted = served(*inputs_of(batch)), model(*inputs_of(batch))
     difference = float((got - wanted).abs().max())
     best = got.topk(3).indices.tolist()
     print(f"{program}: {program.stat().st_size / 1024:.0f} KiB")
     print(f"{len(best)} users with {len(batch.items)} events; largest difference from the model: {difference:.1e}")
     for user, items in list(enumerate(best, start=100))[:3]:
         print(f"user {user}: next items {items}")
-    return 0 if difference <= 1e-4 else 1
+    if not difference <= 1e-4:
+        raise Disagreement(f"expected the scores of the model within 1e-4, got a difference of {difference:.1e}")
 
 
 if __name__ == "__main__":
