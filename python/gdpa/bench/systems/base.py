@@ -87,6 +87,20 @@ class Prepared:
         return torch.autograd.grad(outputs, self.inputs, self.grad_outputs)
 
 
+# What a system may lack: the cases that need it, and the reason for their refusal.
+LIMITS: dict[str, tuple[Callable[[Case], bool], str]] = {
+    "layouts": (lambda case: case.layout != "packed", "does not support this layout"),
+    "conditions": (lambda case: not case.has_window, "does not support this mask"),
+    "windows": (lambda case: case.mask.startswith("window"), "does not support windows"),
+    "shared": (lambda case: case.shared_q or case.shared_kv, "does not support an operand that the batch shares"),
+    # PyTorch's causal mask starts at the upper left. It equals gdpa's mask only if both lengths are equal.
+    "causal cross": (
+        lambda case: case.mask == "causal" and case.lengths_q != case.lengths_k,
+        "its causal mask counts from the upper left, and the lengths of queries and keys differ",
+    ),
+}
+
+
 class System:
     """A system that computes attention. `name` is unique in a run, and `row_name` is the name in the rows."""
 
@@ -97,6 +111,7 @@ class System:
     is_usual = True  # whether the system runs if neither the options nor the suite name it
     can_train = False  # whether the system may compute the attention of a model in the suite training
     reads_tensors = False  # whether the system reads the tensors of the function
+    lacks: tuple[str, ...] = ()  # names of LIMITS
 
     @property
     def row_name(self) -> str:
@@ -107,7 +122,8 @@ class System:
 
     def refusal(self, case: Case) -> str | None:
         """Returns the reason why the system cannot run this case, or None."""
-        return None
+        limits = (LIMITS[name] for name in self.lacks)
+        return next((reason for applies, reason in limits if applies(case)), None)
 
     def variants(self, functions: Sequence[str]) -> Sequence[System]:
         """Returns the systems that alternate on a case with several functions: this system, with the first function."""
@@ -168,30 +184,13 @@ class Variant(System):
         return self.system.prepare(self.case(case), operands)
 
 
-def refuse_windows(case: Case) -> str | None:
-    return refuse_conditions(case) or ("does not support windows" if case.mask.startswith("window") else None)
-
-
-def refuse_conditions(case: Case) -> str | None:
-    """Refuses a case that only gdpa and FlexAttention compute."""
-    if case.layout != "packed":
-        return "does not support this layout"
-    return None if case.has_window else "does not support this mask"
-
-
-def refuse_causal_cross(case: Case) -> str | None:
-    """PyTorch's causal mask starts at the upper left. It equals gdpa's mask only if both lengths are equal."""
-    if case.mask == "causal" and case.lengths_q != case.lengths_k:
-        return "its causal mask counts from the upper left, and the lengths of queries and keys differ"
-    return None
-
-
-def refuse_shared(case: Case) -> str | None:
-    return "does not support an operand that the batch shares" if case.shared_q or case.shared_kv else None
-
-
-def offsets(lengths: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+def offsets(lengths: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=dtype, device=device)
+
+
+def offsets_of(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the cumulative lengths of queries and keys in int32, as most packages read them."""
+    return offsets(case.lengths_q, device, torch.int32), offsets(case.lengths_k, device, torch.int32)
 
 
 def dense(rows: Tensor, lengths: Sequence[int], shared: bool) -> Tensor:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from gdpa.bench.cases import Case
 from gdpa.bench.report import reason_of
-from gdpa.bench.systems.base import Attend, System, offsets, refuse_shared
+from gdpa.bench.systems.base import Attend, System, offsets_of
 from gdpa.bench.systems.ours import Gdpa
 from gdpa.compat import generative_recommenders, hstu, meta
 
 # Checkouts of Meta's GDPA and of generative-recommenders, which no package registry has.
 META = Path("gdpa/triton/triton_generalized_dot_product_attention.py")
 META_PACKAGE = "ads_mkl.ops.oss.gdpa"  # the files import one another under this name
+NAMES_OF_META = {ours: theirs for theirs, ours in meta.FUNCTIONS.items()} | {"gelu_tanh": "fast_gelu", "silu": "silu"}
 GENERATIVE_RECOMMENDERS = Path("generative_recommenders/ops/triton/triton_hstu_attention.py")
 
 
@@ -90,6 +91,7 @@ class Package(System):
     entry: str  # a function that the module must have
     distributions: tuple[str, ...]  # the name of the package in pip
     advice = ""  # how to make the package importable
+    lacks: tuple[str, ...] = ("layouts", "conditions", "shared")
 
     def version(self) -> str:
         for name in self.distributions:
@@ -105,14 +107,10 @@ class Package(System):
 
     def refusal(self, case: Case) -> str | None:
         module = self.module()
-        return module + self.advice if isinstance(module, str) else self.refuse(case)
-
-    def refuse(self, case: Case) -> str | None:
-        return refuse_shared(case)
+        return module + self.advice if isinstance(module, str) else super().refusal(case)
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        cumulative = [offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)]
-        call = self.call(case, self.module(), *cumulative)
+        call = self.call(case, self.module(), *offsets_of(case, device))
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             result = call(query, key, value)
@@ -166,10 +164,10 @@ class Hstu(Package):
     distributions = ("fbgemm_gpu_hstu", "fbgemm-gpu-hstu", "hstu_attn", "hstu-attn", "fbgemm_gpu")
     function = "silu"
 
-    def refuse(self, case: Case) -> str | None:
+    def refusal(self, case: Case) -> str | None:
         if case.mask != "none" and case.lengths_q != case.lengths_k:
             return "its masks are for queries and keys of equal lengths"
-        return refuse_shared(case)
+        return super().refusal(case)
 
     def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
         function, longest = module.hstu_attn_varlen_func, max(case.lengths_k)
@@ -194,24 +192,18 @@ class TritonGdpa(Package):
     entry = "generalized_dot_product_attention"
     distributions = ("ads_mkl", "ads_model_kernel_library")
     advice = "; --checkout names a checkout of ads_model_kernel_library"
-    activations = {  # noqa: RUF012 - a table
-        "identity": "raw", "gelu": "gelu", "gelu_tanh": "fast_gelu", "silu": "silu", "relu": "relu",
-        "leaky_relu": "leaky_relu", "hardswish": "hardswish", "relu2": "relu_square",
-    }  # fmt: skip
 
-    def refuse(self, case: Case) -> str | None:
-        if case.activation not in self.activations:
+    def refusal(self, case: Case) -> str | None:
+        if case.activation not in NAMES_OF_META:
             return f"has none of its functions for {case.activation!r}"
-        if case.mask != "none":
-            return "its masks are not gdpa's"
-        return refuse_shared(case)
+        return "its masks are not gdpa's" if case.mask != "none" else super().refusal(case)
 
     def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
         define_object(module)
         return partial(
             module.generalized_dot_product_attention, query_offset=offsets_q, key_offset=offsets_k,
             output_offset=offsets_q, max_seq_len_q=max(case.lengths_q), max_seq_len_kv=max(case.lengths_k),
-            qk_scale=1.0, activation=self.activations[case.activation],
+            qk_scale=1.0, activation=NAMES_OF_META[case.activation],
         )  # fmt: skip
 
 
@@ -222,16 +214,17 @@ class TritonHstu(Package):
     entry = "triton_hstu_mha"
     distributions = ("generative-recommenders",)
     function = "silu"
+    lacks = ("layouts", "shared")
     advice = "; --checkout names a checkout of generative-recommenders"
 
     def __init__(self, name: str, enable_tma: bool) -> None:
         self.name = name
         self.enable_tma = enable_tma
 
-    def refuse(self, case: Case) -> str | None:
+    def refusal(self, case: Case) -> str | None:
         if case.lengths_q != case.lengths_k or not (case.mask == "causal" or case.mask.startswith(MASKED)):
             return "its mask is causal, with targets, for queries and keys of equal lengths"
-        return refuse_shared(case)
+        return super().refusal(case)
 
     def call(self, case: Case, module: Any, offsets_q: Tensor, offsets_k: Tensor) -> Callable[..., Any]:
         longest, alpha = max(case.lengths_q), case.head_dim**-0.5
@@ -266,17 +259,17 @@ class GdpaCompat(Gdpa):
 
     def refusal(self, case: Case) -> str | None:
         if case.mask == "none":
-            return None if case.activation in meta.FUNCTIONS.values() else "Meta's GDPA does not have this function"
+            return None if case.activation in NAMES_OF_META else "Meta's GDPA does not have this function"
         return None if case.mask.startswith(MASKED) else "no function of gdpa.compat is for this mask"
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        offsets_q, offsets_k = (offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k))
+        offsets_q, offsets_k = offsets_of(case, device)
         longest, alpha = max(case.lengths_q), case.head_dim**-0.5
         if case.mask == "none":
             options: dict[str, Any] = {
                 "query_offset": offsets_q, "key_offset": offsets_k, "output_offset": offsets_q,
                 "max_seq_len_q": longest, "max_seq_len_kv": max(case.lengths_k), "qk_scale": 1.0,
-                "activation": meta_name(case.activation),
+                "activation": NAMES_OF_META[case.activation],
             }  # fmt: skip
             return lambda *operands: meta.generalized_dot_product_attention(*operands, **options)
         targets = targets_of(case, device)
@@ -288,8 +281,3 @@ class GdpaCompat(Gdpa):
                 q, k, v, offsets_q, offsets_q, None, None, longest, longest, -1, None, **options
             )
         return lambda q, k, v: generative_recommenders.hstu_mha(longest, alpha, q, k, v, offsets_q, num_targets=targets)
-
-
-def meta_name(activation: str) -> str:
-    """Returns Meta's name of a function of gdpa. If there are several, the first one."""
-    return next(theirs for theirs, ours in meta.FUNCTIONS.items() if ours == activation)

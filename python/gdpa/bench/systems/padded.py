@@ -11,7 +11,7 @@ from torch import Tensor
 from gdpa.bench.cases import Case
 from gdpa.bench.in_pytorch import Elementwise, elementwise
 from gdpa.bench.masks import selected
-from gdpa.bench.systems.base import Attend, System, refuse_conditions
+from gdpa.bench.systems.base import Attend, System
 
 # torch.compile stops compiling a function after this number of compilations. A benchmark has many shapes.
 RECOMPILATIONS = 64
@@ -22,6 +22,7 @@ class Padded(System):
 
     name = "padded"
     can_train = True
+    lacks = ("layouts", "conditions")
 
     def refusal(self, case: Case) -> str | None:
         try:
@@ -30,7 +31,7 @@ class Padded(System):
             return f"no PyTorch form is known of the function {case.activation!r}"
         if case.mask != "none" and case.lengths_q != case.lengths_k:
             return "its mask is for queries and keys of equal lengths"
-        return refuse_conditions(case)
+        return super().refusal(case)
 
     def layout(self, case: Case) -> str:
         return "heads_first"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gdpa.bench.cases import Case
 from gdpa.bench.in_pytorch import bias_of, mask_mod_of, score_mod_of
 from gdpa.bench.masks import mask_of_case
-from gdpa.bench.systems.base import (
-    Attend,
-    Operands,
-    Prepared,
-    System,
-    Variant,
-    offsets,
-    refuse_causal_cross,
-    refuse_conditions,
-    refuse_shared,
-    refuse_windows,
-)
+from gdpa.bench.systems.base import Attend, Operands, Prepared, System, Variant, offsets, offsets_of
 from gdpa.bench.systems.padded import compiled
 
 
@@ -34,9 +23,7 @@ class SdpaPerSequence(System):
     name = "SDPA per sequence"
     devices = ("cpu",)  # a GPU would need a thousand launches
     function = "softmax"
-
-    def refusal(self, case: Case) -> str | None:
-        return refuse_windows(case) or refuse_causal_cross(case)
+    lacks = ("layouts", "conditions", "windows", "causal cross")
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         queries = sequences(operands.query, case.lengths_q, case.shared_q)
@@ -60,13 +47,12 @@ class SdpaNested(System):
     can_train = True
     devices = ("cpu",)  # on a GPU it calls the same kernels as varlen_attn
     function = "softmax"
+    lacks = ("layouts", "conditions", "windows", "causal cross", "shared")
 
     def refusal(self, case: Case) -> str | None:
-        if case.shared_q or case.shared_kv:
-            return "nested tensors do not support an operand that the batch shares"
         if min(case.lengths_q + case.lengths_k) == 0:
             return "fails on sequences without rows"
-        return refuse_windows(case) or refuse_causal_cross(case)
+        return super().refusal(case)
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         offsets_q = offsets(case.lengths_q, device)
@@ -94,6 +80,7 @@ class SdpaDense(System):
 
     devices = ("cuda",)
     function = "softmax"
+    lacks = ("layouts", "conditions", "windows", "causal cross")
 
     def __init__(self, name: str, backend: SDPBackend) -> None:
         self.name = name
@@ -107,21 +94,17 @@ class SdpaDense(System):
     def refusal(self, case: Case) -> str | None:
         if case.mask == "none" and not case.shared_kv and len(set(case.lengths_k)) > 1:
             return "keys of different lengths are padded, and softmax would count the padding"
-        return refuse_windows(case) or refuse_causal_cross(case)
+        return super().refusal(case)
 
     def layout(self, case: Case) -> str:
         return "dense"
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        batch, causal = len(case.lengths_q), case.mask == "causal"
-
-        def attend(*operands: Tensor) -> Tensor:
-            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in operands)
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             with sdpa_kernel(self.backend):
-                output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-            return output.transpose(1, 2)
+                return F.scaled_dot_product_attention(query, key, value, is_causal=case.mask == "causal")
 
-        return attend
+        return with_heads_first(attend, len(case.lengths_q))
 
 
 class Varlen(System):
@@ -131,6 +114,7 @@ class Varlen(System):
     can_train = True
     devices = ("cuda",)
     function = "softmax"
+    lacks = ("layouts", "conditions", "shared")
 
     def refusal(self, case: Case) -> str | None:
         try:
@@ -139,16 +123,16 @@ class Varlen(System):
             return "this PyTorch has no torch.nn.attention.varlen"
         if "window_size" not in inspect.signature(varlen_attn).parameters:
             return "torch.nn.attention.varlen of this PyTorch has no window_size; 2.11 has"
-        return refuse_conditions(case) or refuse_shared(case)
+        return super().refusal(case)
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         from torch.nn.attention.varlen import varlen_attn
 
         longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
-        offsets_q, offsets_k = (offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k))
+        cumulative = offsets_of(case, device)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            output = varlen_attn(query, key, value, offsets_q, offsets_k, longest_q, longest_k, window_size=case.window)
+            output = varlen_attn(query, key, value, *cumulative, longest_q, longest_k, window_size=case.window)
             assert isinstance(output, Tensor)
             return output
 
@@ -166,9 +150,7 @@ class Flex(System):
     reads_tensors = True
     devices = ("cuda",)
     function = "softmax"
-
-    def refusal(self, case: Case) -> str | None:
-        return None if case.layout == "packed" else "does not support this layout"
+    lacks = ("layouts",)
 
     def variants(self, functions: Sequence[str]) -> Sequence[System]:
         return [Variant(self, function) for function in functions if bias_of(function)] or [self]
@@ -180,13 +162,10 @@ class Flex(System):
         from torch.nn.attention.flex_attention import flex_attention
 
         score_mod, block_mask = score_mod_of(case, params), self.block_mask(case, device)
-        batch, attention = len(case.lengths_q), compiled(flex_attention)
-
-        def attend(*operands: Tensor) -> Tensor:
-            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in operands)
-            return attention(query, key, value, score_mod, block_mask).transpose(1, 2)
-
-        return attend
+        attention = compiled(flex_attention)
+        return with_heads_first(
+            lambda *operands: attention(*operands, score_mod=score_mod, block_mask=block_mask), len(case.lengths_q)
+        )
 
     @staticmethod
     def block_mask(case: Case, device: torch.device) -> object | None:
@@ -206,6 +185,13 @@ class Flex(System):
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
         return create_block_mask(counts, batch, None, longest_q, longest_k, device=device.type)
+
+
+def with_heads_first(attention: Callable[..., Tensor], batch: int) -> Attend:
+    """Returns an attention on heads_first operands for dense operands, of which a shared one has batch 1."""
+    return lambda *operands: attention(
+        *(operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in operands)
+    ).transpose(1, 2)
 
 
 def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:
