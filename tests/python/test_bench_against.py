@@ -138,7 +138,7 @@ class Interrupted(Recorded):
         super().__init__(*[0.001] * 6)
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        if "prepare" in question and question["prepare"]["activation"] == "relu":
+        if "prepare" in question and question["prepare"].activation == "relu":
             raise KeyboardInterrupt
         return super().ask(**question)
 

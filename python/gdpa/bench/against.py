@@ -8,12 +8,12 @@ every build. A row therefore also has the ratio of the fastest rounds.
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -73,7 +73,6 @@ class Build:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
         loaded = Path(self._answer()["gdpa"])
         if folder.resolve() not in loaded.resolve().parents:
@@ -83,7 +82,7 @@ class Build:
     def ask(self, **question: Any) -> dict[str, Any]:
         """Raises RuntimeError with the message of the build if the build cannot run the request."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
+        pickle.dump(question, self._process.stdin)
         self._process.stdin.flush()
         answer = self._answer()
         if "refused" in answer:
@@ -92,10 +91,11 @@ class Build:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise OSError(f"--against: a timing process ended with status {self._process.wait()}; its error is above")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = pickle.load(self._process.stdout)
+        except EOFError:
+            status = self._process.wait()
+            raise OSError(f"--against: a timing process ended with status {status}; its error is above") from None
         return answer
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Build:
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
     """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
     for build in builds:
-        build.ask(prepare=asdict(case))
+        build.ask(prepare=case)
     times: list[list[float]] = [[], []]
     for round_index in range(effort.rounds):
         for index in (0, 1) if round_index % 2 == 0 else (1, 0):

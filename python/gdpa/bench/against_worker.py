@@ -2,9 +2,9 @@
 
 The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. Both
 processes import ``gdpa.bench`` from the folder of this file, so that both builds get the same operands. The process
-reads one JSON object in each line of standard input, and answers each object with one line on standard output:
+reads pickled objects from standard input, and answers each object with one on standard output:
 
-    {"prepare": the fields of a Case}
+    {"prepare": a Case}                      ->  {}
     {"time": "fwd" | "bwd", "seconds": S}    ->  {"times": [seconds of each call]}
 
 An answer {"refused": text} says why a call failed.
@@ -12,7 +12,7 @@ An answer {"refused": text} says why a call failed.
 
 from __future__ import annotations
 
-import json
+import pickle
 import sys
 import types
 from pathlib import Path
@@ -23,33 +23,27 @@ import torch
 import gdpa
 
 
-class Problem:
-    """The N(0, 1) operands of one case, with a forward call and a backward call."""
+def works_of(case: Any, device: torch.device) -> dict[str, Any]:
+    """Returns a forward call and a backward call with the N(0, 1) operands of a case."""
+    from gdpa.bench.device import Work
+    from gdpa.bench.systems.base import Operands
+    from gdpa.bench.systems.ours import Gdpa
 
-    def __init__(self, fields: dict[str, Any], device: torch.device) -> None:
-        from gdpa.bench.cases import Case
-        from gdpa.bench.systems.base import Operands
-        from gdpa.bench.systems.ours import Gdpa
+    prepared = Gdpa().prepare(case, Operands.random(case, device))
+    for name, operand in zip("qkv", prepared.inputs, strict=False):
+        operand.requires_grad_(name in case.gradients)
+    wanted = [operand for operand in prepared.inputs if operand.requires_grad]
+    outputs: list[torch.Tensor] = []
 
-        case = Case(**{name: as_tuple(value) for name, value in fields.items()})
-        self.prepared = Gdpa().prepare(case, Operands.random(case, device))
-        for name, operand in zip("qkv", self.prepared.inputs, strict=False):
-            operand.requires_grad_(name in case.gradients)
-        self.wanted = [operand for operand in self.prepared.inputs if operand.requires_grad]
-        self.outputs: list[torch.Tensor] = []
-
-    def forward(self, _: None = None) -> object:
+    def forward(_: None) -> object:
         with torch.no_grad():
-            return self.prepared.forward()
+            return prepared.forward()
 
-    def backward(self, _: None = None) -> object:
-        self.outputs = self.outputs or self.prepared.forward()
-        return torch.autograd.grad(self.outputs, self.wanted, self.prepared.grad_outputs, retain_graph=True)
+    def backward(_: None) -> object:
+        outputs[:] = outputs or prepared.forward()
+        return torch.autograd.grad(outputs, wanted, prepared.grad_outputs, retain_graph=True)
 
-
-def as_tuple(value: Any) -> Any:
-    """Returns lists as tuples, also within lists. JSON has no tuples."""
-    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+    return {"fwd": Work(forward), "bwd": Work(backward)}
 
 
 def import_bench() -> None:
@@ -67,27 +61,32 @@ def import_bench() -> None:
 
 def main() -> None:
     import_bench()
-    from gdpa.bench.device import Work, choose
+    from gdpa.bench.device import choose
     from gdpa.bench.report import reason_of
 
+    def answer(said: dict[str, Any]) -> None:
+        pickle.dump(said, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
     device = choose(sys.argv[1])
-    print(json.dumps({"gdpa": gdpa.__file__}), flush=True)
-    problem: Problem | None = None
-    for line in sys.stdin:
-        asked = json.loads(line)
+    answer({"gdpa": gdpa.__file__})
+    works: dict[str, Any] = {}
+    while True:
+        try:
+            asked = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
         try:
             if "prepare" in asked:
-                problem = None
+                works.clear()
                 device.release()
-                problem = Problem(asked["prepare"], device.torch_device)
-                answer: dict[str, Any] = {}
+                works = works_of(asked["prepare"], device.torch_device)
+                said: dict[str, Any] = {}
             else:
-                assert problem is not None
-                work = Work(problem.forward if asked["time"] == "fwd" else problem.backward)
-                answer = {"times": device.times(work, asked["seconds"])}
+                said = {"times": device.times(works[asked["time"]], asked["seconds"])}
         except Exception as error:
-            answer = {"refused": reason_of(error)}
-        print(json.dumps(answer), flush=True)
+            said = {"refused": reason_of(error)}
+        answer(said)
 
 
 if __name__ == "__main__":
