@@ -58,12 +58,12 @@ def test_the_whole_is_two_norms_around_attention(form: str) -> None:
 def test_the_parts_have_the_operations_of_the_whole() -> None:
     """Attention between the norms gives the whole, so the parts leave nothing out."""
     inputs, computation = Inputs.random(SMALL, CPU), Computation(SMALL, CPU)
-    for whole, norms_alone, attention in (
-        (computation.fused, computation.fused_norms, computation.fused_attention),
-        (computation.unfused, computation.unfused_norms, computation.unfused_attention),
+    for whole, norms_alone, add_query in (
+        (computation.fused, computation.fused_norms, True),
+        (computation.unfused, computation.unfused_norms, False),
     ):
         _, normed = norms_alone(inputs)
-        (attended,) = attention(inputs._replace(query=normed))
+        (attended,) = computation.attention(inputs._replace(query=normed), add_query)
         output, _ = norms_alone(inputs._replace(attended=attended))
         torch.testing.assert_close(output, whole(inputs)[0])
 

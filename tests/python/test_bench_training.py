@@ -16,7 +16,6 @@ from bench_cases import by_name
 from torch import Tensor
 
 from gdpa.bench import __main__ as bench
-from gdpa.bench import memory
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Device, Product, Work
 from gdpa.bench.measure import Effort, Result
@@ -27,7 +26,7 @@ from gdpa.bench.training import attentions, trainer
 from gdpa.bench.training.attentions import Attention, OnMlp, PaddedSoftmax, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import GAPS, PARTS, breakdown, idle, part_of, summed
 from gdpa.bench.training.model_step import TrainingRow, flops_of_step, measure_model, shape_that_fits, trainer_of
-from gdpa.bench.training.models import MODELS, ModelBatch, ModelShape, build, shapes_of
+from gdpa.bench.training.models import MODELS, ModelShape, build, inputs_of, shapes_of
 from gdpa.bench.training.suite import TrainingReport
 
 CPU = torch.device("cpu")
@@ -119,11 +118,10 @@ def test_packed_systems_with_their_own_scales_compute_what_gdpa_computes(
 def test_a_block_that_sees_one_sequence_at_a_time_has_the_same_output(model: str) -> None:
     """A model mixes no rows of different sequences."""
     shape = small(model)
-    batch, whole = ModelBatch.random(shape, CPU), build(shape, CPU)
-    rows, features, offsets = batch.inputs()
-    (output, *_) = as_tuple(whole(rows, features, offsets))
+    whole, (features, rows, offsets) = build(shape, CPU), inputs_of(shape, shape.lengths, CPU)
+    (output, *_) = as_tuple(whole(features, rows, offsets))
     begin, end = int(offsets[1]), int(offsets[2])
-    (one, *_) = as_tuple(whole(rows[begin:end], features[1:2], torch.tensor([0, end - begin])))
+    (one, *_) = as_tuple(whole(features[1:2], rows[begin:end], torch.tensor([0, end - begin])))
     torch.testing.assert_close(one, output[begin:end] if model in ("block", "hstu") else output[1:2])
 
 
@@ -154,18 +152,18 @@ def test_softmax_on_padded_operands_is_softmax_of_each_sequence(model: str) -> N
             call = attentions.Call.of(of_build[name], shape)
             if not call.is_self:
                 module.attend = Attention(call, PaddedSoftmax(), CPU)
-    batch = ModelBatch.random(shape, CPU)
-    torch.testing.assert_close(padded(*batch.inputs()), packed(*batch.inputs()))
+    inputs = inputs_of(shape, shape.lengths, CPU)
+    torch.testing.assert_close(padded(*inputs), packed(*inputs))
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_flex_attention_is_softmax_of_each_sequence(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gdpa.bench.systems.pytorch.compiled", lambda function: function)
     shape = small(model)
-    batch = ModelBatch.random(shape, CPU)
+    inputs = inputs_of(shape, shape.lengths, CPU)
     with torch.no_grad():  # FlexAttention has no backward on the CPU
-        flex = use(by_name("FlexAttention"), build(shape, CPU), shape, CPU)(*batch.inputs())
-        packed = use(OneByOne("softmax", None, 1.0), build(shape, CPU), shape, CPU)(*batch.inputs())
+        flex = use(by_name("FlexAttention"), build(shape, CPU), shape, CPU)(*inputs)
+        packed = use(OneByOne("softmax", None, 1.0), build(shape, CPU), shape, CPU)(*inputs)
     torch.testing.assert_close(flex, packed)
 
 
@@ -293,10 +291,10 @@ def test_the_peak_is_that_of_a_step_whose_gradients_are_given_back(monkeypatch: 
     def memory_beyond(call: Callable[[], list[Tensor]]) -> int:
         assert model.optimiser.state  # is there before anything is counted
         assert call() == []
-        assert model.inputs[0].grad is None and all(weight.grad is None for weight in model.module.parameters())
+        assert model.inputs[1].grad is None and all(weight.grad is None for weight in model.module.parameters())
         return 7
 
-    monkeypatch.setattr(memory, "memory_beyond", memory_beyond)
+    monkeypatch.setattr(trainer, "memory_beyond", memory_beyond)
     assert model.peak_bytes() == 7
 
 

@@ -25,14 +25,9 @@ from gdpa.bench.systems import add_checkout, systems_on
 from gdpa.bench.training import suite as training
 
 STANDARD_OUTPUT = Path("-")
-# The suites with steps of their own. Each module has HELP, add_options, and plan, which returns the steps.
+# The suites with steps of their own. Each module has HELP, REPORT, add_options, and plan, which returns the steps.
 MODULES = {"figures": figures, "training": training, "norms": norms, "scaling": scaling}
-REPORTS: dict[str, type[Report]] = {
-    figures.SUBJECT: figures.FiguresReport,
-    training.SUBJECT: training.TrainingReport,
-    norms.SUBJECT: norms.NormsReport,
-    scaling.SUBJECT: scaling.ScalingReport,
-}
+REPORTS: dict[str, type[Report]] = {name: module.REPORT for name, module in MODULES.items()}
 WITHOUT_SYSTEMS = ("figures", "norms", "scaling")  # the commands that time gdpa and PyTorch only
 
 EXAMPLES = """examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,6 @@ def suites() -> dict[str, Any]:
     return json.loads(SUITES_FILE.read_text())
 
 
-def suite_named(name: str) -> dict[str, Any]:
-    """Returns one suite. Raises ValueError for an unknown name."""
-    if name not in suites():
-        raise ValueError(f"suite: expected one of {', '.join(suites())}; got {name!r}")
-    return suites()[name]
-
-
 def cases_of_suite(
     name: str, batch_factor: float = 1.0, seed: int = 0, wanted: Sequence[str] | None = None
 ) -> list[Case]:
@@ -120,9 +113,9 @@ def cases_of_suite(
 
     A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, layout,
     self_attention, shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an
-    unknown name.
+    unknown shape.
     """
-    suite = suite_named(name)
+    suite = suites()[name]
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
     return [case for shape in shapes for case in cases_of_shape(suite | shape, batch_factor, seed)]
 
@@ -151,33 +144,28 @@ def by_shape(cases: Sequence[Case]) -> list[tuple[Case, list[str]]]:
     return [(replace(shape, activation=names[0]), names) for shape, names in functions.items()]
 
 
+# What a shape says in the words of a case. Cases are hashable, so they have tuples in place of lists and objects.
+COPIED: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("heads", "head_dim", "dtype", "mask", "layout", "shared_q", "shared_kv"), lambda value: value),
+    **dict.fromkeys(("deterministic", "name", "tensor_gradients"), lambda value: value),
+    "directions": tuple,
+    "tensors": lambda value: tuple(value.items()),
+}
+
+
 def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Iterator[Case]:
     batch = max(1, round(shape["batch"] * batch_factor))
-    shared_q, shared_kv = shape.get("shared_q", False), shape.get("shared_kv", False)
     lengths_q = generate_lengths(batch, shape["length_q"], shape.get("fill", 1.0), seed)
+    lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
     if shape.get("self_attention", False):
         lengths_k = lengths_q
-    else:
-        lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
-    activations = shape["activation"] if isinstance(shape["activation"], list) else [shape["activation"]]
-    for activation in activations:
-        yield Case(
-            (shape["length_q"],) * batch if shared_q else lengths_q,
-            (shape["length_k"],) * batch if shared_kv else lengths_k,
-            shape["heads"],
-            shape["head_dim"],
-            shape["dtype"],
-            activation,
-            shape.get("mask", "none"),
-            shape.get("layout", "packed"),
-            shared_q=shared_q,
-            shared_kv=shared_kv,
-            deterministic=shape.get("deterministic", False),
-            directions=tuple(shape.get("directions", DIRECTIONS)),
-            name=shape.get("name"),
-            tensors=tuple(shape.get("tensors", {}).items()),
-            tensor_gradients=shape.get("tensor_gradients", "all"),
-        )
+    if shape.get("shared_q", False):
+        lengths_q = (shape["length_q"],) * batch
+    if shape.get("shared_kv", False):
+        lengths_k = (shape["length_k"],) * batch
+    copied = {name: convert(shape[name]) for name, convert in COPIED.items() if name in shape}
+    for activation in shape["activation"] if isinstance(shape["activation"], list) else [shape["activation"]]:
+        yield Case(lengths_q, lengths_k, activation=activation, **copied)
 
 
 def movielens_lengths() -> tuple[int, ...]:

@@ -1,13 +1,14 @@
-"""The measured device: its choice, its name, the timing of calls, and its rates.
+"""The measured device: its choice, its name, the timing of calls, its rates, and the memory of a call.
 
 Only this module chooses between the processor and a GPU. The demonstration also uses it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from gdpa.bench import command
 PRODUCT_SIZE = 8192  # the size of the square cuBLAS product with which GPU rates are compared
 COPIED_BYTES = 2**30
 QUEUED_CALLS = 500  # the most calls before their times are read
+USED_AT_PEAK = 8  # CU_MEMPOOL_ATTR_USED_MEM_HIGH
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,29 @@ class Gpu(Device):
 
     def release(self) -> None:
         torch.cuda.empty_cache()
+
+
+def memory_beyond(call: Callable[[], Sequence[torch.Tensor]]) -> int:
+    """Returns the peak bytes of a call without its results, from PyTorch's allocator and from the driver's pool.
+
+    The pool of cuMemAllocAsync holds gdpa's workspaces. PyTorch's counters do not include this pool.
+    """
+    driver, pool, peak = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+
+    def check(status: int) -> None:
+        if status != 0:
+            raise RuntimeError(f"the driver did not return the size of its memory pool: error {status}")
+
+    check(driver.cuDeviceGetDefaultMemPool(ctypes.byref(pool), torch.cuda.current_device()))
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    check(driver.cuMemPoolSetAttribute(pool, USED_AT_PEAK, ctypes.byref(ctypes.c_uint64(0))))
+    before = torch.cuda.memory_allocated()
+    results = call()
+    torch.cuda.synchronize()
+    results_bytes = sum(result.untyped_storage().nbytes() for result in results)
+    check(driver.cuMemPoolGetAttribute(pool, USED_AT_PEAK, ctypes.byref(peak)))
+    return torch.cuda.max_memory_allocated() - before - results_bytes + peak.value
 
 
 def choose(wanted: str | None) -> Device:

@@ -22,17 +22,14 @@ import torch
 import gdpa
 from gdpa.bench import command
 from gdpa.bench.cases import DIRECTIONS, Case, cases_of_suite, movielens_lengths
-from gdpa.bench.cold_start import ACTIVATION as NEW_ACTIVATION
 from gdpa.bench.command_line import count
-from gdpa.bench.device import Device
+from gdpa.bench.device import Device, memory_beyond
 from gdpa.bench.measure import Effort, Plan, Progress, Result, forward_alone, measure
-from gdpa.bench.memory import memory_beyond
 from gdpa.bench.rates import RateReport
 from gdpa.bench.report import Figure, heading
 from gdpa.bench.systems import Gdpa, Operands, Padded, SdpaPerSequence, Variant
 
 HELP = "The project's figures and their goals: the cost of a call, memory, cold starts on a GPU, MovieLens on the CPU"
-SUBJECT = "figures"  # of its documents
 CPU_SECONDS = 6.0  # the default time for each figure on the CPU
 USERS_IN_A_CALL = 64
 LONG_SEQUENCE = 100_000
@@ -40,6 +37,7 @@ MASKS = ("none", "causal")
 ON_CPU = (Gdpa(), Variant(Gdpa(), dtype="bfloat16"), Variant(Gdpa(), dtype="float16"), SdpaPerSequence(), Padded())
 CALLS_BEFORE_WAITING = 50  # fewer calls than a GPU's queue holds, so that no call waits
 MIB = 2.0**20
+NEW_ACTIVATION, NEW_LENGTH = "s * sigmoid(1.6180 * s)", 256  # of the cold start
 
 
 class FiguresReport(RateReport):
@@ -48,6 +46,9 @@ class FiguresReport(RateReport):
     @property
     def figures(self) -> list[Figure]:
         return self.measured
+
+
+REPORT = FiguresReport
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +68,7 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
         cases = [Case(lengths, lengths, 4, 128, mask=mask, batch_limit=USERS_IN_A_CALL) for mask in MASKS]
         steps = [*(partial(on_histories, case, device, effort) for case in cases), partial(on_cpu, device)]
         figures = len(cases) * len(ON_CPU) * len(DIRECTIONS)
-    report = FiguresReport(*heading(SUBJECT, device.describe(), effort.seconds, effort.rounds))
+    report = FiguresReport(*heading(options.command, device.describe(), effort.seconds, effort.rounds))
     return Plan(report, steps, figures)
 
 
@@ -82,6 +83,15 @@ def on_gpu(device: Device, effort: Effort, batch_factor: float, progress: Progre
 def on_cpu(device: Device, progress: Progress) -> Result:
     progress(0.0, "cost of a call, and memory")
     return Result(figures=host_costs(device.torch_device, torch.float32) + workspaces())
+
+
+def at_most(what: str, goal: float, unit: str, ask: Callable[[], float]) -> Figure:
+    """Returns a figure with an upper bound, or the reason why it was not measured."""
+    try:
+        return Figure(what, ask(), goal, unit, more_is_better=False)
+    except (command.CommandMissing, subprocess.SubprocessError, OSError, ValueError) as failed:
+        said = getattr(failed, "stderr", None) or str(failed)
+        return Figure(what, None, goal, (said.strip().splitlines() or ["it printed nothing"])[-1], more_is_better=False)
 
 
 def on_histories(case: Case, device: Device, effort: Effort, progress: Progress) -> Result:
@@ -130,37 +140,30 @@ def call_cost(record: bool, device: torch.device, dtype: torch.dtype, calls: int
     return median(times[calls // 10 :]) * 1e6
 
 
-def from_command(what: str, goal: float, unit: str, ask: Callable[[], float]) -> Figure:
-    try:
-        return Figure(what, ask(), goal, unit, more_is_better=False)
-    except command.CommandMissing as missing:
-        return Figure(what, None, goal, str(missing), more_is_better=False)
-
-
 def host_costs(device: torch.device, dtype: torch.dtype) -> list[Figure]:
-    unit = "us a call"
     asked = ("bench", "--host-cost", "--device", str(device))
-    return [
-        from_command("one row, C++", 5, unit, lambda: command.json_of(*asked)["host_cost_us"]),
-        Figure("one row, PyTorch", call_cost(False, device, dtype), 15, unit, more_is_better=False),
-        Figure("one row, PyTorch, recording", call_cost(True, device, dtype), 30, unit, more_is_better=False),
+    costs: list[tuple[str, float, Callable[[], float]]] = [
+        ("one row, C++", 5, lambda: command.json_of(*asked)["host_cost_us"]),
+        ("one row, PyTorch", 15, lambda: call_cost(False, device, dtype)),
+        ("one row, PyTorch, recording", 30, lambda: call_cost(True, device, dtype)),
     ]
+    return [at_most(what, goal, "us a call", ask) for what, goal, ask in costs]
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def workspace_per_thread(direction: str) -> float:
-    """Returns the MiB per thread in addition to inputs and outputs, for one long sequence, from the plan."""
-    problem = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128", "--device", "cpu")
-    plan = command.json_of("explain", *problem)[direction]
-    return plan["workspace_bytes"] / plan["threads"] / MIB
-
-
 def workspaces() -> list[Figure]:
+    """Returns the MiB for each thread in addition to inputs and outputs, for one long sequence, from the plan."""
+    problem = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128", "--device", "cpu")
+
+    def per_thread(direction: str) -> float:
+        plan = command.json_of("explain", *problem)[direction]
+        return plan["workspace_bytes"] / plan["threads"] / MIB
+
     what = f"memory beyond inputs and outputs, {LONG_SEQUENCE} tokens"
     return [
-        from_command(f"{what}, {direction}", 64, "MiB a thread", partial(workspace_per_thread, direction))
+        at_most(f"{what}, {direction}", 64, "MiB a thread", partial(per_thread, direction))
         for direction in ("forward", "backward")
     ]
 
@@ -187,27 +190,41 @@ def memory(case: Case, device: Device) -> list[Figure]:
 
 def cold_starts(device: Device, rounds: int) -> list[Figure]:
     """Runs two new processes `rounds` times: the first with an empty cache, the second with the filled cache."""
-    unit = "s to the first gradient"
-    goals = {"empty": 2.5, "filled": 0.05}
-    taken: dict[str, list[float]] = {state: [] for state in goals}
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            for state in taken:
-                try:
-                    taken[state].append(first_gradient(device, folder))
-                except (subprocess.SubprocessError, OSError, ValueError) as failed:
-                    said = getattr(failed, "stderr", None) or str(failed)
-                    reason = (said.strip().splitlines() or ["it printed nothing"])[-1]
-                    return [Figure(f"{NEW_ACTIVATION}, cache {s}", None, goals[s], reason, False) for s in goals]
-    return [
-        Figure(f"{NEW_ACTIVATION}, cache {state}", median(seconds), goals[state], unit, more_is_better=False)
-        for state, seconds in taken.items()
-    ]
+    folders = [tempfile.TemporaryDirectory() for _ in range(rounds)]
+    figures = [
+        at_most(
+            f"{NEW_ACTIVATION}, cache {state}", goal, "s to the first gradient",
+            lambda: median(in_new_process(device, folder.name) for folder in folders),
+        )
+        for state, goal in (("empty", 2.5), ("filled", 0.05))
+    ]  # fmt: skip
+    for folder in folders:
+        folder.cleanup()
+    return figures
 
 
-def first_gradient(device: Device, cache: str) -> float:
-    command = [sys.executable, "-m", "gdpa.bench.cold_start", str(device.torch_device)]
+def in_new_process(device: Device, cache: str) -> float:
+    """Returns the seconds of `first_gradient` in a new process with this folder as its cache."""
+    program = f"from gdpa.bench import figures; print(figures.first_gradient({str(device.torch_device)!r}))"
     # NVRTC has its own cache since 12.9. With this cache, every round except the first would be warm.
     environment = os.environ | {"GDPA_CACHE_DIR": cache, "CUDA_CACHE_DISABLE": "1"}
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     return float(done.stdout)
+
+
+def first_gradient(name: str) -> float:
+    """Returns the seconds of one forward and backward call. PyTorch has computed a gradient on the device before."""
+    device = torch.device(name)
+    torch.cuda.set_device(device.index or 0)
+    operands = torch.randn(3, NEW_LENGTH, 4, 128, device=device).bfloat16().unbind()
+    query, key, value = (operand.detach().requires_grad_() for operand in operands)
+    grad_output = torch.ones_like(query)
+    offsets = torch.tensor([0, NEW_LENGTH], device=device)
+    torch.autograd.grad(query * key, (query, key), grad_output)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    output = gdpa.varlen_attention(query, key, value, offsets, offsets, activation=NEW_ACTIVATION)
+    torch.autograd.grad(output, (query, key, value), grad_output)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start

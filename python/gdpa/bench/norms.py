@@ -17,7 +17,7 @@ from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import Case, generate_lengths
 from gdpa.bench.counts import SIZES
 from gdpa.bench.device import Device, Work
-from gdpa.bench.measure import BatchTimer, Effort, Plan, Progress, Result, Times, row_of
+from gdpa.bench.measure import BatchTimer, Effort, Plan, Progress, Result, row_of
 from gdpa.bench.plot import Bar, Group, Panel
 from gdpa.bench.report import Figure, Report, Row, Table, heading, number
 from gdpa.bench.systems.base import offsets
@@ -25,7 +25,6 @@ from gdpa.bench.systems.padded import compiled
 from gdpa.nn.functional import layer_norm, normed_attention, rms_norm
 
 HELP = "LayerNorm, attention, RMSNorm and residual, fused and with PyTorch's norms, with their goal"
-SUBJECT = "norms"  # of its documents
 FUSED, UNFUSED = "gdpa, fused", "PyTorch's norms"
 COMPILED = ", compiled"  # the end of the name of a form under torch.compile
 WHOLE, NORMS, ATTENTION = "norms and attention", "norms", "attention"
@@ -132,11 +131,12 @@ class Computation:
         self.options: dict[str, Any] = {"activation": case.activation, "out_scale": "1/len_k"}
         self.cu_seqlens = offsets(case.lengths_q, device)
 
-    def attend(self, rows: Tensor, inputs: Inputs, add_query: bool) -> Tensor:
-        rows, key, value = rows.unflatten(-1, self.heads), inputs.key, inputs.value
-        return gdpa.varlen_attention(
-            rows, key, value, self.cu_seqlens, None, add_query=add_query, **self.options
-        ).flatten(1)
+    def attention(self, inputs: Inputs, add_query: bool) -> Outputs:
+        rows = inputs.query.unflatten(-1, self.heads)
+        output = gdpa.varlen_attention(
+            rows, inputs.key, inputs.value, self.cu_seqlens, None, add_query=add_query, **self.options
+        )
+        return (output.flatten(1),)
 
     def fused(self, inputs: Inputs) -> Outputs:
         output = normed_attention(
@@ -146,7 +146,7 @@ class Computation:
         return (output,)
 
     def unfused(self, inputs: Inputs) -> Outputs:
-        return self.around(inputs, lambda normed: self.attend(normed, inputs, add_query=False))[:1]
+        return self.around(inputs, lambda normed: self.attention(inputs._replace(query=normed), add_query=False)[0])[:1]
 
     def around(self, inputs: Inputs, attend: Callable[[Tensor], Tensor]) -> Outputs:
         """Returns PyTorch's norms around an attention, and the normalised query."""
@@ -159,12 +159,6 @@ class Computation:
 
     def unfused_norms(self, inputs: Inputs) -> Outputs:
         return self.around(inputs, lambda normed: inputs.attended)
-
-    def fused_attention(self, inputs: Inputs) -> Outputs:
-        return (self.attend(inputs.query, inputs, add_query=True),)
-
-    def unfused_attention(self, inputs: Inputs) -> Outputs:
-        return (self.attend(inputs.query, inputs, add_query=False),)
 
 
 @dataclass(frozen=True)
@@ -195,69 +189,10 @@ def forms_of(case: Case, device: torch.device, compile: bool) -> list[Form]:
         Form(NORMS, FUSED, computation.fused_norms, 11),
         Form(NORMS, UNFUSED, computation.unfused_norms, None),
         Form(NORMS, UNFUSED + COMPILED, computation.unfused_norms, 14),
-        Form(ATTENTION, FUSED, computation.fused_attention, 5),
-        Form(ATTENTION, UNFUSED, computation.unfused_attention, 5),
+        Form(ATTENTION, FUSED, partial(computation.attention, add_query=True), 5),
+        Form(ATTENTION, UNFUSED, partial(computation.attention, add_query=False), 5),
     ]
     return [form for form in forms if compile or not form.is_compiled]
-
-
-class NormsTimer(BatchTimer):
-    """The prepared forms of one case."""
-
-    def __init__(self, case: Case, device: Device, result: Result) -> None:
-        super().__init__(case, device, result)
-        self.inputs = Inputs.random(case, device.torch_device)
-        self.grad_outputs = [torch.randn_like(self.inputs.query) for _ in range(2)]
-        self.forms: dict[tuple[str, str], Form] = {}
-        self.fused: dict[str, Tensor] = {}  # the results of gdpa's whole form
-        self.differences: dict[tuple[str, str], float] = {}
-
-    def step(self, compute: Callable[..., Outputs], _: None = None) -> tuple[Outputs, tuple[Tensor | None, ...]]:
-        """Runs forward and backward. Returns the outputs and the gradients of all inputs."""
-        outputs = compute(self.inputs)
-        grad_outputs = self.grad_outputs[: len(outputs)]
-        return outputs, torch.autograd.grad(outputs, self.inputs, grad_outputs, allow_unused=True)
-
-    def enter(self, form: Form) -> None:
-        """Runs a form once. Raises Disagreement if the whole differs from gdpa's fused form."""
-        figure = (form.name, form.part)
-        compute: Callable[..., Any] = form.compute
-        if form.is_compiled:
-            compute = compiled(form.compute, dynamic=False, fullgraph=True)
-        with self.first_call(form.name, figure):
-            outputs, gradients = self.step(compute)
-            if form.part == WHOLE:
-                names = [f"gradient of {name}" for name in Inputs._fields]
-                of_inputs = {name: one for name, one in zip(names, gradients, strict=True) if one is not None}
-                results = {"output": outputs[0].detach(), **of_inputs}
-                self.fused = self.fused or results
-                self.differences[figure] = checked_difference(
-                    str(self.case.name), form.name, results, self.fused, AGREEMENT[self.case.dtype]
-                )
-            self.forms[figure] = form
-            self.work[figure] = Work(partial(self.step, compute))
-
-    def rows(self, times: Times) -> list[FormRow]:
-        ours = {part: seconds for (name, part), seconds in times.figures.items() if name == FUSED}
-        return [self.row(self.forms[figure], seconds, ours) for figure, seconds in times.figures.items()]
-
-    def row(self, form: Form, seconds: float, ours: dict[str, float]) -> FormRow:
-        case = self.case
-        moved = self.inputs.query.numel() * SIZES[case.dtype] * form.passes if form.passes else None
-        return FormRow(
-            **row_of(form.name, gdpa.__version__, form.part, self.device.describe(), case),
-            B=len(case.lengths_q),
-            H=case.heads,
-            d=case.head_dim,
-            q=max(case.lengths_q),
-            kv=max(case.lengths_k),
-            tokens=case.rows_q,
-            ms=seconds * 1e3,
-            times_fused=seconds / ours[form.part] if form.part in ours else None,
-            passes=form.passes,
-            tb_per_second=moved / seconds * 1e-12 if moved else None,
-            difference=self.differences.get((form.name, form.part)) if form.name != FUSED else None,
-        )
 
 
 def measure_norms(case: Case, forms: Sequence[Form], effort: Effort, device: Device, progress: Progress) -> Result:
@@ -265,15 +200,63 @@ def measure_norms(case: Case, forms: Sequence[Form], effort: Effort, device: Dev
 
     Raises Disagreement if two whole forms have different results.
     """
-    result = Result()
-    timer = NormsTimer(case, device, result)
+    timer = BatchTimer(case, device, Result())
+    inputs = Inputs.random(case, device.torch_device)
+    grad_outputs = [torch.randn_like(inputs.query) for _ in range(2)]
+    reference: dict[str, Tensor] = {}  # the results of gdpa's whole form
+    differences: dict[str, float] = {}  # of the whole forms
+
+    def step(compute: Callable[..., Outputs], _: None = None) -> tuple[Outputs, tuple[Tensor | None, ...]]:
+        """Runs forward and backward. Returns the outputs and the gradients of all inputs."""
+        outputs = compute(inputs)
+        return outputs, torch.autograd.grad(outputs, inputs, grad_outputs[: len(outputs)], allow_unused=True)
+
     for form in forms:
         progress(0.0, f"{form.name}, {form.part}, first call")
-        timer.enter(form)
-    timer.fused = {}
-    result.rows = timer.rows(timer.rounds(effort, progress))
+        figure = (form.name, form.part)
+        compute: Callable[..., Any] = form.compute
+        if form.is_compiled:
+            compute = compiled(form.compute, dynamic=False, fullgraph=True)
+        with timer.first_call(form.name, figure):
+            outputs, gradients = step(compute)
+            if form.part == WHOLE:
+                named = zip(Inputs._fields, gradients, strict=True)
+                results = {f"gradient of {name}": one for name, one in named if one is not None}
+                results["output"] = outputs[0].detach()
+                reference = reference or results
+                differences[form.name] = checked_difference(
+                    str(case.name), form.name, results, reference, AGREEMENT[case.dtype]
+                )
+            timer.work[figure] = Work(partial(step, compute))
+    reference = {}
+    seconds = timer.rounds(effort, progress).figures
+
+    def row(form: Form, taken: float) -> FormRow:
+        fused = seconds.get((FUSED, form.part))
+        moved = inputs.query.numel() * SIZES[case.dtype] * form.passes if form.passes else None
+        is_compared = form.part == WHOLE and form.name != FUSED
+        return FormRow(
+            **row_of(form.name, gdpa.__version__, form.part, device.describe(), case),
+            B=len(case.lengths_q),
+            H=case.heads,
+            d=case.head_dim,
+            q=max(case.lengths_q),
+            kv=max(case.lengths_k),
+            tokens=case.rows_q,
+            ms=taken * 1e3,
+            times_fused=taken / fused if fused else None,
+            passes=form.passes,
+            tb_per_second=moved / taken * 1e-12 if moved else None,
+            difference=differences[form.name] if is_compared else None,
+        )
+
+    timed = ((form, seconds.get((form.name, form.part))) for form in forms)
+    timer.result.rows = [row(form, taken) for form, taken in timed if taken is not None]
     device.release()
-    return result
+    return timer.result
+
+
+REPORT = NormsReport
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -284,6 +267,6 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
     kind = device.torch_device.type
     case = case_on(kind, options.scale_batch)
     forms = forms_of(case, device.torch_device, compile=kind == "cuda")
-    report = NormsReport(*heading(SUBJECT, device.describe(), effort.seconds, effort.rounds))
+    report = NormsReport(*heading(options.command, device.describe(), effort.seconds, effort.rounds))
     figures = len(forms) + (device.product(case.dtype) is not None)
     return Plan(report, [partial(measure_norms, case, forms, effort, device)], figures)

@@ -97,11 +97,10 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
     """Returns the cases of the options, with every type and every function."""
     if options.command != SHAPES:
         shapes = cases_of_suite(options.command, options.scale_batch, options.seed, options.shapes)
-    elif options.lengths:
-        lengths = read_lengths(options.lengths)[: options.users]
-        shapes = [Case(lengths, lengths, options.heads, options.head_dim)]
     else:
         lengths = generate_lengths(options.batch, options.max_length, options.fill, options.seed)
+        if options.lengths:
+            lengths = read_lengths(options.lengths)[: options.users]
         shapes = [Case(lengths, lengths, options.heads, options.head_dim)]
     cases = [
         replace(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import gdpa
 from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Work
+from gdpa.bench.measure import forward_alone
 from gdpa.bench.scaling.ranks import CONTEXT, Comparison, Ranks
-from gdpa.bench.systems.base import Operands, offsets
+from gdpa.bench.systems.base import Operands, Prepared, offsets
 from gdpa.distributed import ContextPlan, context_parallel_attention
 
 MASKS = ("none", "causal")
-FORWARD, BOTH = "fwd", "fwd+bwd"
 NAMES = ("output", "gradient of the query", "gradient of the key", "gradient of the value")
 
 
@@ -28,22 +28,15 @@ def case_on(kind: str, mask: str, factor: float = 1.0) -> Case:
     return Case((rows,), (rows,), heads, head_dim, dtype, "silu", mask, name=f"1 of {rows}")
 
 
-class Pass:
-    """A forward pass, and the same with its backward pass."""
+def prepared(compute: Callable[..., Tensor], operands: Sequence[Tensor], grad_output: Tensor) -> Prepared:
+    inputs = [one.detach().requires_grad_() for one in operands]
+    return Prepared(lambda: [compute(*inputs)], inputs, [grad_output])
 
-    def __init__(self, compute: Callable[..., Tensor], operands: list[Tensor], grad_output: Tensor) -> None:
-        self.compute = compute
-        self.operands = [one.detach().requires_grad_() for one in operands]
-        self.grad_output = grad_output
 
-    @torch.no_grad()
-    def forward(self, _: None = None) -> Tensor:
-        return self.compute(*self.operands)
-
-    def both(self, _: None = None) -> tuple[Tensor, ...]:
-        """Returns the output and the gradients."""
-        output = self.compute(*self.operands)
-        return output.detach(), *torch.autograd.grad(output, self.operands, self.grad_output)
+def both(of: Prepared) -> list[Tensor]:
+    """Returns the output and the gradients."""
+    outputs = of.forward()
+    return [outputs[0].detach(), *of.backward(outputs)]
 
 
 def comparisons_of(ranks: Ranks, case: Case) -> list[Comparison]:
@@ -53,25 +46,18 @@ def comparisons_of(ranks: Ranks, case: Case) -> list[Comparison]:
     cu_seqlens = offsets(case.lengths_q, device)
     plan = ContextPlan(cu_seqlens.cpu(), window_size=case.window, device=device)
     options: dict[str, Any] = {"activation": case.activation, "out_scale": "1/len_k"}
-
-    def on_one(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return gdpa.varlen_attention(
-            query, key, value, cu_seqlens, cu_seqlens, window_size=case.window, **options
-        )  # fmt: skip
-
-    def on_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return context_parallel_attention(query, key, value, plan, **options)
-
-    whole = [operands.query, operands.key, operands.value]
+    on_one = partial(
+        gdpa.varlen_attention, cu_seq_q=cu_seqlens, cu_seq_k=cu_seqlens, window_size=case.window, **options
+    )
+    on_all = partial(context_parallel_attention, plan=plan, **options)
     shards = [plan.shard_queries, plan.shard_keys, plan.shard_keys]
+    whole = [operands.query, operands.key, operands.value]
     local = [shard(one).contiguous() for shard, one in zip(shards, whole, strict=True)]
-    one = Pass(on_one, whole, operands.grad_output)
-    several = Pass(on_all, local, plan.shard_queries(operands.grad_output).contiguous())
-    expected = [
-        shard(tensor) for shard, tensor in zip([plan.shard_queries, *shards], one.both(), strict=True)
-    ]  # fmt: skip
+    one = prepared(on_one, whole, operands.grad_output)
+    several = prepared(on_all, local, plan.shard_queries(operands.grad_output).contiguous())
+    expected = [shard(tensor) for shard, tensor in zip([plan.shard_queries, *shards], both(one), strict=True)]
     difference = checked_difference(
-        str(case.name), CONTEXT, dict(zip(NAMES, several.both(), strict=True)),
+        str(case.name), CONTEXT, dict(zip(NAMES, both(several), strict=True)),
         dict(zip(NAMES, expected, strict=True)), AGREEMENT[case.dtype],
     )  # fmt: skip
     about = {
@@ -79,8 +65,9 @@ def comparisons_of(ranks: Ranks, case: Case) -> list[Comparison]:
         "B": 1, "H": case.heads, "d": case.head_dim, "q": case.rows_q, "tokens": case.rows_q,
         "largest_part": max(plan.pairs) * ranks.world / sum(plan.pairs), "difference": difference,
     }  # fmt: skip
-    works = ((FORWARD, one.forward, several.forward), (BOTH, one.both, several.both))
-    return [
-        Comparison(about | {"direction": direction}, case.rows_q, Work(of_one), Work(of_all))
-        for direction, of_one, of_all in works
-    ]
+
+    def comparison(direction: str, run: Callable[[Prepared], object]) -> Comparison:
+        works = (Work(lambda _: run(one)), Work(lambda _: run(several)))
+        return Comparison(about | {"direction": direction}, case.rows_q, *works)
+
+    return [comparison("fwd", forward_alone), comparison("fwd+bwd", both)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.scaling.ranks import FSDP, Comparison, Ranks
-from gdpa.bench.training.models import ModelBatch, ModelShape, build, shapes_of
+from gdpa.bench.training.models import ModelShape, build, inputs_of, shapes_of
 from gdpa.bench.training.trainer import Trainer
 from gdpa.distributed import PairBalancedSampler
 
@@ -23,17 +22,6 @@ USERS = {"cuda": 256, "cpu": 4}  # for each rank
 # The FLOP of the projections of an HSTU layer for a row, divided by the FLOP of attention for an element of n^2: 10 D^2
 # for five D x D projections, and 2 D for two products of which a causal mask selects half.
 LINEAR_BY_WIDTH = 5.0
-
-
-@dataclass(frozen=True)
-class Part(ModelShape):
-    """The shape of the model with the users of one rank."""
-
-    users: tuple[int, ...] = ()  # their lengths
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        return self.users
 
 
 def whole_shape(kind: str, world: int, layers: int, batch_factor: float) -> ModelShape:
@@ -73,13 +61,9 @@ def comparison_of(ranks: Ranks, layers: int, batch_factor: float) -> Comparison:
     device = ranks.device.torch_device
     shape = whole_shape(device.type, ranks.world, layers, batch_factor)
     parts = parts_of(shape, ranks.world)
-    mine = tuple(shape.lengths[user] for user in parts[ranks.rank])
-    part = Part(shape.model, layers, len(mine), shape.max_length, shape.heads, shape.head_dim, shape.dtype, mine)
-    batch = ModelBatch.random(part, device)
-    one, several = (
-        Trainer(model, batch.inputs(), batch.grad_outputs)
-        for model in (build(part, device), sharded(build(part, device), ranks))
-    )
+    mine = [shape.lengths[user] for user in parts[ranks.rank]]
+    models = build(shape, device), sharded(build(shape, device), ranks)
+    one, several = (Trainer(model, inputs_of(shape, mine, device)) for model in models)
     expected = gradient_of(one)
     dist.all_reduce(expected)
     difference = checked_difference(

@@ -144,23 +144,6 @@ class Comparison:
     one: Work
     all: Work
 
-    def row(self, ranks: Ranks, one: float, several: float) -> ScalingRow:
-        """Returns the row for these seconds of the work of one rank, and of the work of all ranks."""
-        rate_one, rate = self.tokens_one / one, self.about["tokens"] / several
-        return ScalingRow(
-            **self.about,
-            version=gdpa.__version__,
-            commit=command.commit(),
-            device=ranks.device.describe(),
-            processes=ranks.world,
-            backend=BACKENDS[ranks.device.torch_device.type],
-            ms_one=one * 1e3,
-            ms=several * 1e3,
-            tokens_per_second_one=rate_one,
-            tokens_per_second=rate,
-            scaling=rate / rate_one,
-        )
-
 
 def measure(ranks: Ranks, comparisons: Sequence[Comparison], effort: Effort, progress: Progress) -> list[ScalingRow]:
     """Returns a row for each comparison. One rank and all ranks alternate in each round."""
@@ -172,7 +155,22 @@ def measure(ranks: Ranks, comparisons: Sequence[Comparison], effort: Effort, pro
             one, several = times[index]
             one += ranks.times(comparison.one, effort.seconds / effort.rounds, "mean")
             several += ranks.times(comparison.all, effort.seconds / effort.rounds, "longest")
-    return [
-        comparison.row(ranks, median(one), median(several))
-        for comparison, (one, several) in zip(comparisons, times, strict=True)
-    ]
+    rows = []
+    for comparison, (one, several) in zip(comparisons, times, strict=True):
+        rate_one, rate = comparison.tokens_one / median(one), comparison.about["tokens"] / median(several)
+        rows.append(
+            ScalingRow(
+                **comparison.about,
+                version=gdpa.__version__,
+                commit=command.commit(),
+                device=ranks.device.describe(),
+                processes=ranks.world,
+                backend=BACKENDS[ranks.device.torch_device.type],
+                ms_one=median(one) * 1e3,
+                ms=median(several) * 1e3,
+                tokens_per_second_one=rate_one,
+                tokens_per_second=rate,
+                scaling=rate / rate_one,
+            )
+        )
+    return rows

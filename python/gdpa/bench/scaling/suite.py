@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,7 +18,6 @@ from gdpa.bench.scaling import context, fsdp
 from gdpa.bench.scaling.ranks import CONTEXT, FSDP, Comparison, Ranks, ScalingRow, launch, measure
 
 HELP = "A training step under FSDP2, and context parallelism, on one GPU and on all GPUs, with their goals"
-SUBJECT = "scaling"  # of its documents
 GOALS = {FSDP: 0.925, CONTEXT: 0.85}  # the scaling divided by the number of GPUs
 FIGURES = 2 * (1 + 2 * len(context.MASKS))  # timed calls: on one rank and on all ranks
 
@@ -70,32 +68,25 @@ class ScalingReport(Report):
         return [Panel("times the throughput of one", [group(row) for row in self.rows])]
 
 
-@dataclass(frozen=True)
-class Settings:
-    kind: str  # cuda or cpu
-    layers: int
-    factor: float  # on the users of a rank, and on the rows of the long sequence
-    threads: int | None  # of each rank on the CPU
-    effort: Effort
-
-
-def measure_on_rank(rank: int, world: int, store: str, progress: Progress, settings: Settings) -> list[ScalingRow]:
+def measure_on_rank(
+    rank: int, world: int, store: str, progress: Progress, kind: str, options: argparse.Namespace, effort: Effort
+) -> list[ScalingRow]:
     """Measures FSDP2, and then context parallelism with each mask. All ranks return the same rows."""
-    ranks = Ranks.join(rank, world, settings.kind, store, settings.threads)
+    ranks = Ranks.join(rank, world, kind, store, options.threads)
 
     def fsdp_step() -> Sequence[Comparison]:
-        return [fsdp.comparison_of(ranks, settings.layers, settings.factor)]
+        return [fsdp.comparison_of(ranks, options.layers, options.scale_batch)]
 
     def long_sequence(mask: str) -> Sequence[Comparison]:
-        return context.comparisons_of(ranks, context.case_on(settings.kind, mask, settings.factor))
+        return context.comparisons_of(ranks, context.case_on(kind, mask, options.scale_batch))
 
-    subjects = [(FSDP, fsdp_step)]
-    subjects += [(f"{CONTEXT}, mask {mask}", partial(long_sequence, mask)) for mask in context.MASKS]
+    subjects = {FSDP: fsdp_step}
+    subjects |= {f"{CONTEXT}, mask {mask}": partial(long_sequence, mask) for mask in context.MASKS}
     rows: list[ScalingRow] = []
-    for index, (what, prepare) in enumerate(subjects):
+    for index, (what, prepare) in enumerate(subjects.items()):
         of_subject = part_of(progress, index, len(subjects), what)
         of_subject(0.0, "first call")
-        rows += measure(ranks, prepare(), settings.effort, of_subject)
+        rows += measure(ranks, prepare(), effort, of_subject)
         ranks.device.release()
     dist.destroy_process_group()
     return rows
@@ -121,6 +112,9 @@ def processes_on(device: Device, wanted: int | None) -> int:
     return wanted or found
 
 
+REPORT = ScalingReport
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=count, metavar="N", help="processes, one for each GPU (all visible GPUs; 2 on the CPU)"
@@ -137,11 +131,10 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
             f"--device: expected cpu or cuda with scaling, got {options.device!r}; CUDA_VISIBLE_DEVICES selects GPUs"
         )
     kind, processes = device.torch_device.type, processes_on(device, options.processes)
-    settings = Settings(kind, options.layers, options.scale_batch, options.threads, effort)
     name = f"{device.describe()}, {processes} {'GPUs' if kind == 'cuda' else 'processes'}"
 
     def step(progress: Progress) -> Result:
-        return Result(launch(measure_on_rank, processes, (settings,), progress))
+        return Result(launch(measure_on_rank, processes, (kind, options, effort), progress))
 
-    report = ScalingReport(*heading(SUBJECT, name, effort.seconds, effort.rounds))
+    report = ScalingReport(*heading(options.command, name, effort.seconds, effort.rounds))
     return Plan(report, [step], FIGURES)

@@ -21,7 +21,7 @@ from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.packages import Package
 from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import breakdown
-from gdpa.bench.training.models import ModelBatch, ModelShape, build
+from gdpa.bench.training.models import ModelShape, build, inputs_of
 from gdpa.bench.training.trainer import Trainer
 
 # The padded computation keeps and computes so many tensors of scores for each attention of a sequence to itself.
@@ -67,10 +67,9 @@ class Entrant:
 
 
 def trainer_of(system: System, shape: ModelShape, device: torch.device, compile: bool = False) -> Trainer:
-    """Returns the model with the attention of the system, and its batch. Kernels of other packages end a graph."""
-    batch = ModelBatch.random(shape, device)
+    """Returns the model with the attention of the system, and its inputs. Kernels of other packages end a graph."""
     model = use(system, build(shape, device), shape, device)
-    return Trainer(model, batch.inputs(), batch.grad_outputs, compile, not isinstance(system, Package))
+    return Trainer(model, inputs_of(shape, shape.lengths, device), compile, not isinstance(system, Package))
 
 
 @cache

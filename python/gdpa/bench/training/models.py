@@ -1,8 +1,8 @@
-"""The trained models: stacks of gdpa.nn's modules, their sizes, and the batch of a training step."""
+"""The trained models: stacks of gdpa.nn's modules, their sizes, and the inputs of a training step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -62,24 +62,11 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Maps (T, D) to (T, D). It does not read the features."""
+    def forward(self, features: Tensor, rows: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Maps (T, D) to (T, D). It does not read the features, which InterFormer and Kunlun of gdpa.nn read."""
         for layer in self.layers:
             rows = layer(rows, cu_seqlens=cu_seqlens)
         return rows
-
-
-class WithFeatures(nn.Module):
-    """InterFormer or Kunlun of gdpa.nn."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns X (B, n, D), and the summary of the sequence or the pooled tokens."""
-        x, summary = self.model(features, rows, cu_seqlens)
-        return x, summary
 
 
 def blocks(shape: ModelShape) -> nn.Module:
@@ -101,20 +88,16 @@ def hstu(shape: ModelShape) -> nn.Module:
 
 
 def interformer(shape: ModelShape) -> nn.Module:
-    return WithFeatures(
-        gdpa.nn.InterFormer(
-            shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, queries=QUERIES, recent=RECENT,
-            activation=shape.activation,
-        )
+    return gdpa.nn.InterFormer(
+        shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, queries=QUERIES, recent=RECENT,
+        activation=shape.activation,
     )  # fmt: skip
 
 
 def kunlun(shape: ModelShape) -> nn.Module:
-    return WithFeatures(
-        gdpa.nn.Kunlun(
-            shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, seeds=SEEDS, tokens=TOKENS,
-            window_size=WINDOW, tau=float(shape.max_length), activation=shape.activation,
-        )
+    return gdpa.nn.Kunlun(
+        shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, seeds=SEEDS, tokens=TOKENS,
+        window_size=WINDOW, tau=float(shape.max_length), activation=shape.activation,
     )  # fmt: skip
 
 
@@ -145,36 +128,15 @@ def build(shape: ModelShape, device: torch.device) -> nn.Module:
         return MODELS[shape.model](shape).to(device, getattr(torch, shape.dtype))
 
 
-@dataclass(frozen=True)
-class ModelBatch:
-    """N(0, 1) rows and features, and the gradients of the outputs of the model."""
+def inputs_of(shape: ModelShape, lengths: Sequence[int], device: torch.device) -> list[Tensor]:
+    """Returns N(0, 1) features (B, n, D) and rows (T, D), which require gradients, and the offsets of the sequences.
 
-    shape: ModelShape
-    rows: Tensor  # (T, D)
-    features: Tensor  # (B, n, D)
-    cu_seqlens: Tensor  # (B + 1)
-    grad_outputs: list[Tensor]
+    Each call returns the same numbers.
+    """
+    generator = torch.Generator(device).manual_seed(0)
 
-    @classmethod
-    def random(cls, shape: ModelShape, device: torch.device) -> ModelBatch:
-        generator = torch.Generator(device).manual_seed(0)
-        batch, width, tokens = shape.batch, shape.width, sum(shape.lengths)
+    def normal(*rows: int) -> Tensor:
+        numbers = torch.randn(*rows, shape.width, generator=generator, device=device)
+        return numbers.to(getattr(torch, shape.dtype)).requires_grad_()
 
-        def normal(*rows: int) -> Tensor:
-            numbers = torch.randn(*rows, width, generator=generator, device=device)
-            return numbers.to(getattr(torch, shape.dtype))
-
-        outputs: dict[str, list[tuple[int, ...]]] = {
-            "block": [(tokens,)],
-            "hstu": [(tokens,)],
-            "interformer": [(batch, FEATURES), (batch, SUMMARY + QUERIES + RECENT)],
-            "kunlun": [(batch, FEATURES), (batch, TOKENS)],
-        }
-        features = normal(batch, FEATURES)
-        grad_outputs = [normal(*rows) for rows in outputs[shape.model]]
-        return cls(shape, normal(tokens), features, offsets(shape.lengths, device, torch.int32), grad_outputs)
-
-    def inputs(self) -> list[Tensor]:
-        """Returns rows, features and offsets. The rows are leaves that require gradients, as are the features."""
-        rows, features = (one.detach().requires_grad_() for one in (self.rows, self.features))
-        return [rows, features, self.cu_seqlens]
+    return [normal(len(lengths), FEATURES), normal(sum(lengths)), offsets(lengths, device, torch.int32)]

@@ -18,7 +18,6 @@ from gdpa.bench.training.model_step import TrainingRow, measure_model
 from gdpa.bench.training.models import MODELS, shapes_of
 
 HELP = "A training step of a block (projections, attention, PFFN) and of models, with gdpa, padded, and with softmax"
-SUBJECT = "training"  # of its documents
 SAME_FUNCTION, SOFTMAX = 1.3, 1.2  # the goals of the throughput
 MODELS_WITH_GOALS = [model for model in MODELS if model != "block"]
 VARLEN = "PyTorch varlen"
@@ -128,6 +127,9 @@ class TrainingReport(Report):
         self.rows.sort(key=lambda row: list(MODELS).index(row.model))
 
 
+REPORT = TrainingReport
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME",
@@ -154,5 +156,5 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
     models = dict.fromkeys(options.model)
     shapes = [shape for one in models for shape in shapes_of(one, options.layers, kind, options.scale_batch)]
     steps = [partial(measure_model, shape, systems, compile, options.limit, effort, device) for shape in shapes]
-    report = TrainingReport(*heading(SUBJECT, device.describe(), effort.seconds, effort.rounds))
+    report = TrainingReport(*heading(options.command, device.describe(), effort.seconds, effort.rounds))
     return Plan(report, steps, len(shapes) * (len(systems) + compile))
