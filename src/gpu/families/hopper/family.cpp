@@ -35,12 +35,12 @@ std::string why_not(const Call& call) {
   return why_not.empty() && call.problem.direction == Direction::backward ? why_not_hopper_backward(call) : why_not;
 }
 
-void add_attention_kernels(const Call& call, GpuPlan& plan) {
+void add_hopper_attention(const Call& call, GpuPlan& plan) {
   (call.problem.direction == Direction::forward ? add_hopper_forward : add_hopper_backward)(call, plan);
 }
 
 }  // namespace
 
-const Family hopper_family = {"Hopper", why_not, add_attention_kernels, why_not_any, add_hopper_parameter_gradients};
+const Family hopper_family = {"Hopper", why_not, add_hopper_attention, why_not_any, add_hopper_parameter_gradients};
 
 }  // namespace gdpa::gpu

@@ -75,7 +75,7 @@ void add_backward(const Call& call, GpuPlan& plan) {
   if (has_query_kernel) add(call, query_kernel, false, query_tiles(call, query_kernel, plan.splits), plan);
 }
 
-void add_attention_kernels(const Call& call, GpuPlan& plan) {
+void add_portable_attention(const Call& call, GpuPlan& plan) {
   (call.problem.direction == Direction::forward ? add_forward : add_backward)(call, plan);
 }
 
@@ -88,6 +88,6 @@ std::string never(const Call& /*call*/) { return {}; }
 
 }  // namespace
 
-const Family portable_family = {"portable", never, add_attention_kernels, never, add_gradients_of_tensors};
+const Family portable_family = {"portable", never, add_portable_attention, never, add_gradients_of_tensors};
 
 }  // namespace gdpa::gpu
