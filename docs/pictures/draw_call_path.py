@@ -43,7 +43,7 @@ STEPS = (
             ("plan_call", "src/gpu/plan.cpp", "the launches and their memory"),
             ("add_attention", "src/gpu/families/families.cpp", "selects the family, which adds launches"),
             ("find_kernels", "src/gpu/loaded_kernels.cpp", "loaded, or in the cache, or compiled"),
-            ("launch", "src/gpu/kernels/hopper_forward.cpp", "CTAs, arguments, tensor maps"),
+            ("launch", "src/gpu/kernels/hopper_forward.h", "CTAs, arguments, tensor maps"),
         ),
         HOST,
     ),
@@ -52,7 +52,7 @@ STEPS = (
         "gdpa_kernel, text of Kernel::source",
         (
             ("gdpa_kernel", "src/gpu/kernel.h", "the name in the cubin"),
-            ("HopperForward::source", "src/gpu/kernels/hopper_forward.cpp", "struct Config"),
+            ("HopperForward::source", "src/gpu/kernels/hopper_forward.h", "struct Config"),
             ("cuda_source", "src/codegen/function.cpp", "struct Activation, which evaluates f"),
         ),
         PRINTED,

@@ -28,8 +28,8 @@ enum class Pass : int { only, first, second };
 
 struct ForwardArguments : QueryMajorArguments {
   /// With two passes, written by the first pass: 1 if O has a NaN. Each CTA has a number for its own tiles. With the
-  /// dynamic order, the second pass distributes the tiles again, so that all CTAs share one number, which is zeroed before
-  /// the launch.
+  /// dynamic order, the second pass distributes the tiles again, so that all CTAs share one number, which is zeroed
+  /// before the launch.
   int* found_nan;
 };
 
@@ -80,24 +80,28 @@ GDPA_HOST_DEVICE constexpr bool begins_grad_query(GradQuery is) {
   return is == GradQuery::stored || is == GradQuery::first_writer;
 }
 
-struct BackwardArguments {
+/// The numbers of a plan of backward.
+struct BackwardNumbers {
+  int whole_keys;            ///< the limit of is_whole
+  int direct_keys;           ///< with dQ semaphores: dQ of entries with up to so many keys is summed in the gradient
+  bool queries_shared;       ///< the batch entries share the queries
+  int heads_per_group;       ///< with dQ semaphores: heads with interleaved key tiles in the table (head_groups.cuh)
+  unsigned slots;            ///< number of slots in the table of key tiles
+  int most_key_tiles;        ///< with a batch map and a mask: of one sequence
+  bool masks_of_heads;       ///< with a batch map and a mask: the mask depends on the head
+  int semaphores_per_head;   ///< an upper bound of the query tiles of a head
+  bool prepares_grad_query;  ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
+};
+
+struct BackwardArguments : BackwardNumbers {
   CommonArguments common;
   float scale;            ///< scale of params
-  int whole_keys;         ///< the limit of is_whole
-  int direct_keys;        ///< with dQ semaphores: dQ of entries with up to so many keys is summed in the gradient
-  bool queries_shared;    ///< the batch entries share the queries
-  int heads_per_group;    ///< with dQ semaphores: argument of slot_in_head_group
-  unsigned slots;         ///< number of slots in the table of key tiles
   unsigned* slots_taken;  ///< number of scheduled slots; zeroed before the launch
   unsigned* non_finite;   ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
   void* key_tiles;        ///< the table, of KeyTile (key_tile.cuh); zeroed before the launch if dQ has semaphores
   void* segments;         ///< with a batch map: the table of QuerySegment (key_tile_table.cuh)
-  int most_key_tiles;     ///< with a batch map and a mask: of one sequence
-  bool masks_of_heads;    ///< with a batch map and a mask: the mask depends on the head
   int* offsets_fall;      ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
-  int semaphores_per_head;
-  bool prepares_grad_query;        ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is summed in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
 };

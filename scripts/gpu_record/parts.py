@@ -47,7 +47,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
 # Host files of the library that only some parts use, as patterns of their paths.
 OF_NORMS = ("src/gpu/kernels/norm.cpp", "src/api/norm*.cpp")
 OF_HOPPER = (
-    *("src/gpu/families/hopper/*.cpp", "src/gpu/kernels/hopper*.cpp", "src/gpu/tensor_maps.cpp"),
+    *("src/gpu/families/hopper/*.cpp", "src/gpu/kernels/hopper*.h", "src/gpu/tensor_maps.cpp"),
     *("src/gpu/kernels/key_schedule.h", "src/gpu/kernels/round_grad_query.h"),
 )
 OF_TORCH = ("torch/*",)
@@ -55,7 +55,7 @@ OF_TORCH = ("torch/*",)
 # The host files of the parts that use little of the library. What these files include belongs to them.
 HOST_OF_NORMS = (
     *("src/api/norm*.cpp", "src/api/message.cpp", "src/api/operand_checks.cpp", "src/api/overlap.cpp"),
-    *("src/gpu/kernels/norm.cpp", "src/gpu/loaded_kernels.cpp"),
+    *("src/gpu/kernels/norm.cpp", "src/gpu/backend.cpp", "src/gpu/plan.cpp", "src/gpu/loaded_kernels.cpp"),
     *("src/gpu/kernel.cpp", "src/gpu/driver.cpp", "src/gpu/target.cpp", "src/jit/*.cpp"),
 )
 HOST_OF_FUNCTIONS = (

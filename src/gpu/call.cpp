@@ -24,6 +24,16 @@ bool is_aligned(const Problem& problem, const Params& params) {
          is_aligned(params.grad_value, bytes);
 }
 
+OperandShape shape_of(const Problem& problem, Operand Params::*operand) {
+  const auto is_one_of = [&](auto... members) { return ((operand == members) || ...); };
+  const bool has_head_dim = is_one_of(&Params::query, &Params::key, &Params::grad_query, &Params::grad_key);
+  const int64_t columns = has_head_dim ? problem.head_dim : problem.head_dim_v;
+  if (is_one_of(&Params::key, &Params::value, &Params::grad_key, &Params::grad_value)) {
+    return {&Params::keys, problem.key_form, problem.key_entries(), problem.rows_k, problem.heads_k, columns};
+  }
+  return {&Params::queries, problem.query_form, problem.batch, problem.rows_q, problem.heads_q, columns};
+}
+
 bool has_few_scores(const Problem& problem) {
   if (problem.deterministic) return false;
   const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;

@@ -47,6 +47,17 @@ Accuracy accuracy_of(const Problem& problem);
 /// Whether f needs many registers in addition to the accumulators of the products, so that tiles have to be narrower.
 bool needs_many_registers(const Call& call);
 
+/// The rows of an operand or a result of a call.
+struct OperandShape {
+  Sequences Params::*side;  ///< the sequences of the rows
+  Form form;
+  int64_t entries;  ///< of the batch, which have rows
+  int64_t rows;     ///< of the operand. O and dO may have Problem::rows_o
+  int64_t heads;
+  int64_t columns;
+};
+OperandShape shape_of(const Problem& problem, Operand Params::*operand);
+
 /// A call whose workspace is reserved.
 struct BoundCall {
   const Problem& problem;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gdpa/error.h"
+#include "gpu/call.h"
 #include "gpu/driver.h"
 
 namespace gdpa::gpu {
@@ -79,38 +80,18 @@ struct Mapped {
   }
 };
 
-Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
-  const int64_t element_bytes = size_in_bytes(problem.dtype);
-  const auto of_queries = [&](const Operand& operand, int64_t columns) {
-    return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns, element_bytes};
-  };
-  const auto of_outputs = [&](const Operand& operand) {
-    Mapped mapped = of_queries(operand, problem.head_dim_v);
-    if (problem.has_output_offsets) mapped.own_rows = problem.rows_o;
-    return mapped;
-  };
-  const auto of_keys = [&](const Operand& operand, int64_t columns) {
-    return Mapped{operand, params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns, element_bytes};
-  };
-  switch (tensor) {
-    case Tensor::query:
-      return of_queries(params.query, problem.head_dim);
-    case Tensor::key:
-      return of_keys(params.key, problem.head_dim);
-    case Tensor::value:
-      return of_keys(params.value, problem.head_dim_v);
-    case Tensor::output:
-      return of_outputs(params.output);
-    case Tensor::grad_output:
-      return of_outputs(params.grad_output);
-    case Tensor::grad_query:
-      return of_queries(params.grad_query, problem.head_dim);
-    case Tensor::grad_key:
-      return of_keys(params.grad_key, problem.head_dim);
-    case Tensor::grad_value:
-      break;
-  }
-  return of_keys(params.grad_value, problem.head_dim_v);
+Mapped operand_of(const Problem& problem, const Params& params, Operand Params::*operand) {
+  const OperandShape shape = shape_of(problem, operand);
+  const bool has_own_rows =
+      problem.has_output_offsets && (operand == &Params::output || operand == &Params::grad_output);
+  return {params.*operand,
+          params.*shape.side,
+          shape.entries,
+          shape.rows,
+          shape.heads,
+          shape.columns,
+          size_in_bytes(problem.dtype),
+          has_own_rows ? problem.rows_o : 0};
 }
 
 /// CUtensorMapDataType.
@@ -123,16 +104,16 @@ int type_of_elements(DType dtype) {
 }  // namespace
 
 bool has_tensor_maps(const Problem& problem, const Params& params) {
-  const Tensor output = problem.direction == Direction::forward ? Tensor::output : Tensor::grad_output;
-  const Tensor tensors[] = {Tensor::query,      Tensor::key,      Tensor::value,     output,
-                            Tensor::grad_query, Tensor::grad_key, Tensor::grad_value};
-  return std::ranges::all_of(tensors,
-                             [&](Tensor tensor) { return operand_of(problem, params, tensor).can_be_mapped(); });
+  Operand Params::*const output = problem.direction == Direction::forward ? &Params::output : &Params::grad_output;
+  Operand Params::*const operands[] = {&Params::query,      &Params::key,      &Params::value,     output,
+                                       &Params::grad_query, &Params::grad_key, &Params::grad_value};
+  return std::ranges::all_of(operands,
+                             [&](auto operand) { return operand_of(problem, params, operand).can_be_mapped(); });
 }
 
-pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
-                                    int box_columns) {
-  const Mapped mapped = operand_of(problem, params, tensor);
+pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Operand Params::*operand,
+                                    int box_rows, int box_columns) {
+  const Mapped mapped = operand_of(problem, params, operand);
   if (mapped.operand.data == nullptr) return {};  // an operand without rows, which no tile reads or writes
   constexpr int64_t any_stride = 16;              // if the dimension has one coordinate only
   const auto stride = [&](int64_t elements, int64_t count) {

@@ -2,8 +2,6 @@
 // contents.
 #pragma once
 
-#include <cstdint>
-
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "pipeline/arguments.cuh"
@@ -13,11 +11,9 @@ namespace gdpa::gpu {
 /// Returns whether tensor maps can describe all operands of the problem's direction.
 bool has_tensor_maps(const Problem& problem, const Params& params);
 
-enum class Tensor : std::uint8_t { query, key, value, output, grad_output, grad_query, grad_key, grad_value };
-
 /// Returns the tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws
 /// Error (runtime) if the driver is too old for tensor maps.
-pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
-                                    int box_columns = pipeline::box_columns);
+pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Operand Params::*operand,
+                                    int box_rows, int box_columns = pipeline::box_columns);
 
 }  // namespace gdpa::gpu

@@ -2,8 +2,9 @@
 // wide_backward computes, and round_grad_query rounds dQ where no other kernel does.
 #pragma once
 
+#include <fmt/format.h>
+
 #include "gpu/kernels/hopper.h"
-#include "gpu/launch.h"
 
 namespace gdpa::gpu {
 
@@ -23,24 +24,42 @@ struct HopperBackwardKernel : AttentionKernel {
 };
 
 /// What the launches of these kernels need from the plan. Offsets are in the workspace, in bytes; -1 means none.
-struct HopperBackwardPlan {
-  int64_t slot_counter = -1;        ///< of the counter of slots that CTAs have taken
-  int64_t key_tiles = -1;           ///< of the table that key_schedule writes
-  int64_t slots = 0;                ///< of that table
-  int64_t segments = -1;            ///< with a batch map: of the table of query segments
-  int64_t most_key_tiles = 0;       ///< with a batch map and a mask: tiles of keys of one sequence
-  int64_t dq_semaphores = -1;       ///< of the dQ semaphores
-  int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
-  int64_t heads_per_group = 0;      ///< with dQ semaphores: number of heads with interleaved tiles of keys in the table
-  int64_t grad_query = -1;          ///< of the fp32 accumulators of dQ
-  int whole_keys = 0;               ///< up to so many keys, one CTA takes a whole sequence
-  int direct_keys = 0;              ///< up to so many keys, several CTAs sum dQ in the gradient
-  bool prepares_grad_query = false;  ///< key_schedule has rows of dQ to clear or to fill with zeros
+struct HopperBackwardPlan : hopper::BackwardNumbers {
+  int64_t slot_counter = -1;   ///< of the counter of slots that CTAs have taken
+  int64_t key_tiles = -1;      ///< of the table that key_schedule writes
+  int64_t segments = -1;       ///< with a batch map: of the table of query segments
+  int64_t dq_semaphores = -1;  ///< of the dQ semaphores
+  int64_t grad_query = -1;     ///< of the fp32 accumulators of dQ
 };
 
 /// The arguments of all four kernels, which have the same tiles.
-hopper::BackwardArguments backward_arguments(const BoundCall& call, const AttentionKernel& tiles,
-                                             const HopperBackwardPlan& plan);
+inline hopper::BackwardArguments backward_arguments(const BoundCall& call, const AttentionKernel& tiles,
+                                                    const HopperBackwardPlan& plan) {
+  const Params& params = call.common.params;
+  const auto map = [&](Operand Params::*operand, int box_rows, int box_columns = pipeline::box_columns) {
+    return map_operand(call.problem, params, operand, box_rows, box_columns);
+  };
+  hopper::BackwardArguments arguments{};
+  static_cast<hopper::BackwardNumbers&>(arguments) = plan;
+  arguments.common = call.common;
+  arguments.scale = static_cast<float>(params.scale);
+  arguments.query = map(&Params::query, tiles.tile_queries);
+  arguments.key = map(&Params::key, tiles.tile_keys);
+  arguments.value = map(&Params::value, tiles.tile_keys);
+  arguments.grad_output = map(&Params::grad_output, tiles.tile_queries);
+  arguments.grad_query =
+      map(&Params::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim));
+  arguments.grad_key = map(&Params::grad_key, hopper::warpgroup_rows);
+  arguments.grad_value = map(&Params::grad_value, hopper::warpgroup_rows);
+  arguments.slots_taken = call.at<unsigned>(plan.slot_counter);
+  arguments.non_finite = arguments.slots_taken + 1;
+  arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
+  arguments.key_tiles = call.at<std::byte>(plan.key_tiles);
+  if (plan.segments >= 0) arguments.segments = call.at<std::byte>(plan.segments);
+  if (plan.dq_semaphores >= 0) arguments.dq_semaphores = call.at<int>(plan.dq_semaphores);
+  if (plan.grad_query >= 0) arguments.grad_query_accumulators = call.at<float>(plan.grad_query);
+  return arguments;
+}
 
 /// Launches one of the four kernels.
 template <class Spec>
@@ -51,10 +70,28 @@ Launch launch(const Spec& kernel, int64_t ctas, const HopperBackwardPlan& plan) 
 }
 
 /// Writes the members of Config that all four have.
-void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const Expressions& expressions,
-                    ConfigText& config);
+inline void write_backward(const HopperBackwardKernel& kernel, hopper::Pass pass, const Expressions& expressions,
+                           ConfigText& config) {
+  write_attention(kernel, expressions, config);
+  const LayoutName layout = {kernel.has_batch_map ? "MappedLayout" : "PackedLayout", "pipeline/packed_layout.cuh"};
+  write_layout("gdpa::pipeline::", layout, kernel.has_output_offsets, config);
+  config.flag("computes_grad_query", kernel.wants_grad_query);
+  config.flag("computes_grad_key", kernel.wants_grad_key);
+  config.flag("computes_grad_value", kernel.wants_grad_value);
+  config.flag("keys_shared", kernel.keys_shared);
+  config.flag("has_dq_semaphores", kernel.has_dq_semaphores);
+  config.flag("ordered", kernel.ordered);
+  config.flag("scales_entries", kernel.scales_entries);
+  write_pass(pass, config);
+}
 
 /// A description of one of the four. `properties` are of the function and the pass.
-std::string describe_backward(const HopperBackwardKernel& kernel, std::string_view properties);
+inline std::string describe_backward(const HopperBackwardKernel& kernel, std::string_view properties) {
+  return describe(kernel,
+                  fmt::format("{}{}{}{}{}{}", properties, kernel.has_batch_map ? " mapped" : "",
+                              kernel.wants_grad_query ? "" : " without dQ", kernel.wants_grad_key ? "" : " without dK",
+                              kernel.wants_grad_value ? "" : " without dV", delayed()),
+                  kernel.warps);
+}
 
 }  // namespace gdpa::gpu

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "gpu/kernels/hopper.h"
-#include "gpu/kernels/hopper_query_major.h"
-#include "gpu/launch.h"
 #include "gpu/parameter_sums.h"
 
 namespace gdpa::gpu {
@@ -25,7 +23,7 @@ struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
     ConfigText config;
     write_attention(*this, expressions, config);
     write_parameter_gradients(*this, config);
-    write_query_major_layout(*this, 0, config);
+    write_layout("gdpa::pipeline::", mapped_packed_layout, has_output_offsets, config);
     config.number("query_stages", query_stages);
     config.number("sum_elements", sum_elements);
     const int threads_with_sums = sum_elements > 0 ? warps * 32 : 0;
@@ -37,7 +35,7 @@ struct HopperParameterGradients : AttentionKernel, ParameterGradientsForm {
 
 inline Launch launch(const HopperParameterGradients& kernel, int64_t ctas, const pipeline::TileDistribution& tiles) {
   return Launch::of(kernel, ctas, [tile_keys = kernel.tile_keys, tiles](const BoundCall& call) {
-    return hopper::ParameterGradientsArguments(query_major_arguments(call, tile_keys, tiles, Tensor::grad_output));
+    return hopper::ParameterGradientsArguments(query_major_arguments(call, tile_keys, tiles, &Params::grad_output));
   });
 }
 

@@ -1,8 +1,6 @@
 // The host file of kernels/hopper/wide_backward.cuh: dQ, dK and dV on Hopper, with a head dim above 128.
 #pragma once
 
-#include <fmt/format.h>
-
 #include "gpu/kernels/hopper_backward.h"
 
 namespace gdpa::gpu {

@@ -357,10 +357,13 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   plan.deterministic = has_writers ? kernel.ordered || adds_in_one_order(problem, gpu) : !accumulates;
   plan.reason = reason_of_backward(call, accumulates);
   if (kernel.keys_shared) plan.splits = splits_of_queries(call, kernel.tile_keys);
-  HopperBackwardPlan part;
+  HopperBackwardPlan part{};
   part.whole_keys = whole_keys(problem, gpu);
   part.direct_keys = direct_keys(problem);
-  part.slots = problem.heads_k * keys.most_tiles(kernel.tile_keys, plan.splits);
+  part.queries_shared = has_shared_queries(problem);
+  part.masks_of_heads = problem.mask_depends_on_head;
+  const int64_t slots = problem.heads_k * keys.most_tiles(kernel.tile_keys, plan.splits);
+  part.slots = static_cast<unsigned>(slots);
   // Rows of dQ with accumulators, and rows that no sequence has.
   part.prepares_grad_query = problem.wanted.query && (problem.query_form == Form::jagged || accumulates || has_writers);
   const int64_t query_tiles =
@@ -368,17 +371,18 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
 
   part.slot_counter = plan.workspace.reserve(3 * sizeof(unsigned));
   const int64_t end_of_counter = plan.workspace.bytes();
-  part.key_tiles = plan.workspace.reserve(part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>)));
+  part.key_tiles = plan.workspace.reserve(slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>)));
   plan.clear(part.slot_counter, has_writers ? plan.workspace.bytes() : end_of_counter);
   if (problem.has_batch_map) {
     part.segments = plan.workspace.reserve(bytes_of_segments(problem));
-    part.most_key_tiles = most_key_tiles(problem);
+    part.most_key_tiles = static_cast<int>(most_key_tiles(problem));
   }
   if (has_writers) {
-    part.semaphores_per_head = queries.most_tiles(kernel.tile_queries, 1);
-    part.heads_per_group = heads_per_group(problem, gpu, kernel.tile_queries);
+    const int64_t semaphores_per_head = queries.most_tiles(kernel.tile_queries, 1);
+    part.semaphores_per_head = static_cast<int>(semaphores_per_head);
+    part.heads_per_group = static_cast<int>(heads_per_group(problem, gpu, kernel.tile_queries));
     part.dq_semaphores =
-        plan.workspace.reserve(problem.heads_q * part.semaphores_per_head * static_cast<int64_t>(sizeof(unsigned)));
+        plan.workspace.reserve(problem.heads_q * semaphores_per_head * static_cast<int64_t>(sizeof(unsigned)));
   }
   if (accumulates) {
     const hopper::AccumulatorShape shape =
@@ -389,7 +393,7 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   if (kernel.keys_shared) plan.reserve_key_partials(call);
 
   const bool rounds_grad_query = accumulates && !has_writers;
-  const int64_t ctas_of_slots = divide_up(std::max(part.slots, query_tiles), slots_of_a_cta);
+  const int64_t ctas_of_slots = divide_up(std::max(slots, query_tiles), slots_of_a_cta);
   const int64_t ctas_of_schedule =
       rounds_grad_query ? std::max(ctas_of_slots, ctas_of_accumulators(query_tiles, gpu)) : ctas_of_slots;
   const bool shares_bias = shares_pairs(call);

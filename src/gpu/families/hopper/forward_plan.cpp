@@ -10,7 +10,6 @@
 #include "gpu/families/hopper/plans.h"
 #include "gpu/families/hopper/reads.h"
 #include "gpu/kernels/hopper_forward.h"
-#include "gpu/kernels/hopper_query_major.h"
 
 namespace gdpa::gpu {
 namespace {
