@@ -19,12 +19,8 @@ struct ListedEntry {
   }
 };
 
-/// Entry b with q query tiles and k key tiles has, for each list head h, q lists of at most k key tiles and k lists of
-/// at most q query tiles. A list of key tiles is its length, and k elements. A list of query tiles is its length, q
-/// elements, one unused number, and the number of the key tile in the list of each of these query tiles.
-///
-/// An element is tile * 8 + flags (TileList).
-struct TileLists {
+/// The sizes of the lists.
+struct TileListSizes {
   int tile_queries = 0;
   int tile_keys = 0;
   /// Lists for each entry: 1, or one for each key head. The query heads of a key head have one list, which has the
@@ -32,6 +28,14 @@ struct TileLists {
   int heads = 1;
   int heads_of_list = 1;  ///< query heads whose masks may differ and that have the same list
   int64_t capacity = 0;   ///< the sum over all entries of (q + 1) (k + 1) for which the arrays have memory
+};
+
+/// Entry b with q query tiles and k key tiles has, for each list head h, q lists of at most k key tiles and k lists of
+/// at most q query tiles. A list of key tiles is its length, and k elements. A list of query tiles is its length, q
+/// elements, one unused number, and the number of the key tile in the list of each of these query tiles.
+///
+/// An element is tile * 8 + flags (TileList).
+struct TileLists : TileListSizes {
   ListedEntry* entries = nullptr;
   int* key_tiles = nullptr;
   int* query_tiles = nullptr;  ///< null in forward

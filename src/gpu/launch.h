@@ -49,6 +49,11 @@ class Launch {
     return launch;
   }
 
+  /// Clears `bytes` bytes of the workspace.
+  static Launch clear(int64_t offset, int64_t bytes) {
+    return clear([offset, bytes](const BoundCall& call) { return Cleared{call.at<void>(offset), bytes}; });
+  }
+
   /// The kernel may start before the previous step has ended. Only for kernels that begin with a wait for this end, as
   /// all Hopper kernels do.
   Launch overlapping_previous() && {

@@ -26,13 +26,11 @@ bool is_contiguous(const BoundTensor& tensor) {
   return true;
 }
 
-bool is_wanted(const Problem& problem, std::size_t tensor) { return (problem.wanted.parameters >> tensor & 1U) != 0; }
-
-/// Calls body(gradient) for each wanted gradient.
+/// Calls body(tensor) for each tensor whose gradient is wanted.
 template <class Body>
-void for_each_wanted(const Problem& problem, const Params& params, const Body& body) {
+void for_each_wanted(const Problem& problem, const Body& body) {
   for (std::size_t i = 0; i < most_parameters; ++i) {
-    if (is_wanted(problem, i)) body(params.grad_parameters[i]);
+    if ((problem.wanted.parameters >> i & 1U) != 0) body(i);
   }
 }
 
@@ -58,20 +56,19 @@ int copies_of(int64_t bytes) {
   return copies;
 }
 
-/// The distance in the sums from one tensor to the next: the elements of all wanted tensors before are in front.
-int64_t bytes_of_sum(ParameterSum sum) {
-  switch (sum) {
-    case ParameterSum::float32:
-      return 4;
-    case ParameterSum::float64:
-      return 8;
-    case ParameterSum::exact:
-      return 13 * 8;  // common/parameter_sum.cuh
-    case ParameterSum::bfloat16_term:
-    case ParameterSum::float16_term:
-      return 2;
-  }
-  return 0;
+/// A sum in the device code (common/parameter_sum.cuh), and its bytes. The elements of all wanted tensors before are in
+/// front of the sums of a tensor. If backward stores terms, elements with several terms have fp32 sums.
+struct SumType {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr SumType type_of(ParameterSum sum) {
+  constexpr SumType types[] = {{"gdpa::FloatSum", 4},
+                               {"gdpa::DoubleSum", 8},
+                               {"gdpa::ExactSum", 13 * 8},
+                               {"gdpa::FloatSum", 2},
+                               {"gdpa::FloatSum", 2}};
+  return types[static_cast<std::size_t>(sum)];
 }
 
 /// The type of a term that backward stores in a gradient, if it stores terms. The call then wants one gradient, of 16
@@ -108,12 +105,11 @@ ParameterSum sum_type_of(const Call& call) {
   const int64_t rows = problem.rows_q * (problem.query_form == Form::shared ? std::max<int64_t>(1, problem.batch) : 1);
   const int64_t scores = problem.heads_q * rows * std::max<int64_t>(1, keys.mean_length());
   bool has_few = true;
-  for (std::size_t i = 0; i < most_parameters; ++i) {
-    if (!is_wanted(problem, i)) continue;
+  for_each_wanted(problem, [&](std::size_t i) {
     const int64_t elements = std::max<int64_t>(1, elements_of(call.params.grad_parameters[i]));
     has_few = has_few && spreads_terms(call.expressions.function, i) &&
               scores / elements <= thresholds::terms_of_float32_sums;
-  }
+  });
   return has_few ? ParameterSum::float32 : ParameterSum::float64;
 }
 
@@ -123,11 +119,9 @@ void plan_stored_terms(const Call& call, GpuPlan& plan, std::vector<Launch>& cle
   sums.adds_to_gradients = true;
   const BoundTensor& gradient = call.params.grad_parameters[std::countr_zero(call.problem.wanted.parameters)];
   sums.bytes = call.problem.batch * call.problem.heads_q * (gradient.sizes[2] + gradient.sizes[3]) *
-               bytes_of_sum(ParameterSum::float32);
+               type_of(ParameterSum::float32).bytes;
   sums.offset = plan.workspace.reserve(sums.bytes);
-  clears.push_back(Launch::clear([offset = sums.offset, bytes = sums.bytes](const BoundCall& bound) {
-    return Cleared{bound.at<void>(offset), bytes};
-  }));
+  clears.push_back(Launch::clear(sums.offset, sums.bytes));
   plan.launches.push_back(complete_terms(call, plan));
 }
 
@@ -137,47 +131,32 @@ void plan_sums(const Call& call, GpuPlan& plan, std::vector<Launch>& clears) {
   bool are_contiguous = true;
   int64_t elements = 0;
   bool are_float32 = true;
-  for_each_wanted(call.problem, call.params, [&](const BoundTensor& gradient) {
+  for_each_wanted(call.problem, [&](std::size_t i) {
+    const BoundTensor& gradient = call.params.grad_parameters[i];
     are_contiguous = are_contiguous && is_contiguous(gradient);
     are_float32 = are_float32 && gradient.type == NumberType::float32;
     elements += elements_of(gradient);
   });
   sums.adds_to_gradients = are_contiguous && are_float32 && sums.sum == ParameterSum::float32;
   if (sums.adds_to_gradients) {
-    for (std::size_t i = 0; i < most_parameters; ++i) {
-      if (!is_wanted(call.problem, i)) continue;
+    return for_each_wanted(call.problem, [&](std::size_t i) {
       clears.push_back(Launch::clear([i](const BoundCall& bound) {
         const BoundTensor& gradient = bound.params.grad_parameters[i];
-        return Cleared{gradient.data, elements_of(gradient) * bytes_of_sum(ParameterSum::float32)};
+        return Cleared{gradient.data, elements_of(gradient) * type_of(ParameterSum::float32).bytes};
       }));
-    }
-    return;
+    });
   }
-  sums.bytes = elements * bytes_of_sum(sums.sum);
+  sums.bytes = elements * type_of(sums.sum).bytes;
   if (sums.sum == ParameterSum::float64) sums.copies = copies_of(sums.bytes);
   const int64_t bytes = sums.copies * sums.bytes;
   sums.offset = plan.workspace.reserve(bytes);
-  clears.push_back(Launch::clear([offset = sums.offset, bytes](const BoundCall& bound) {
-    return Cleared{bound.at<void>(offset), bytes};
-  }));
+  clears.push_back(Launch::clear(sums.offset, bytes));
   plan.launches.push_back(round_parameters(call, sums.sum, elements));
 }
 
 }  // namespace
 
-std::string_view in_source(ParameterSum sum) {
-  switch (sum) {
-    case ParameterSum::float64:
-      return "gdpa::DoubleSum";
-    case ParameterSum::exact:
-      return "gdpa::ExactSum";
-    case ParameterSum::float32:
-    case ParameterSum::bfloat16_term:  // of elements with several terms
-    case ParameterSum::float16_term:
-      break;
-  }
-  return "gdpa::FloatSum";
-}
+std::string_view in_source(ParameterSum sum) { return type_of(sum).name; }
 
 std::string_view element_of_terms(ParameterSum sum) {
   return sum == ParameterSum::bfloat16_term ? "gdpa::BFloat16" : "gdpa::Float16";
@@ -268,14 +247,13 @@ void set_parameter_sums(const ParameterSumsPlan& plan, const Problem& problem, s
   if (plan.offset < 0 || plan.adds_to_gradients) return;
   arguments.params.parameter_sums = {plan.copies, plan.bytes};
   int64_t offset = plan.offset;
-  for (std::size_t i = 0; i < most_parameters; ++i) {
-    if (!is_wanted(problem, i)) continue;
+  for_each_wanted(problem, [&](std::size_t i) {
     BoundTensor& gradient = arguments.params.grad_parameters[i];
     gradient.data = workspace + offset;
-    offset += elements_of(gradient) * bytes_of_sum(plan.sum);
+    offset += elements_of(gradient) * type_of(plan.sum).bytes;
     int64_t stride = 1;
     for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
-  }
+  });
 }
 
 }  // namespace gdpa::gpu

@@ -33,18 +33,14 @@ std::vector<Launch> find_sequences(const Call& call, bool finds_overlap, GpuPlan
   return launches;
 }
 
-int64_t accumulator_bytes(int64_t rows, int64_t heads, int64_t columns) {
-  return rows * heads * padded_columns(columns) * static_cast<int64_t>(sizeof(float));
-}
-
 }  // namespace
 
 Operand Accumulators::operand(std::byte* workspace) const {
   Operand operand;
   operand.data = workspace + offset;
-  operand.head_stride = padded_columns(columns);
-  operand.row_stride = heads * operand.head_stride;
-  operand.batch_stride = form == Form::jagged ? 0 : length * operand.row_stride;
+  operand.head_stride = padded_columns(shape.columns);
+  operand.row_stride = shape.heads * operand.head_stride;
+  operand.batch_stride = shape.form == Form::jagged ? 0 : length * operand.row_stride;
   return operand;
 }
 
@@ -57,37 +53,19 @@ void GpuPlan::add_products(Launch launch, const AttentionKernel& tiles) {
   launches.push_back(std::move(launch));
 }
 
-Accumulators GpuPlan::reserve_accumulators_of_queries(const Call& call, int64_t parts) {
-  const Problem& problem = call.problem;
-  return {workspace.reserve(accumulator_bytes(parts * problem.rows_q, problem.heads_q, problem.head_dim)),
-          problem.query_form,
-          problem.rows_q,
-          call.params.queries.length,
-          problem.heads_q,
-          problem.head_dim};
-}
-
-Accumulators GpuPlan::reserve_accumulators_of_keys(const Call& call, int64_t columns) {
-  const Problem& problem = call.problem;
-  return {workspace.reserve(accumulator_bytes(splits * problem.rows_k, problem.heads_k, columns)),
-          problem.key_form,
-          problem.rows_k,
-          call.params.keys.length,
-          problem.heads_k,
-          columns};
+Accumulators GpuPlan::reserve_accumulators(const Call& call, Operand Params::*gradient, int64_t parts) {
+  const OperandShape shape = shape_of(call.problem, gradient);
+  const int64_t numbers = parts * shape.rows * shape.heads * padded_columns(shape.columns);
+  return {workspace.reserve(numbers * static_cast<int64_t>(sizeof(float))), gradient, shape,
+          (call.params.*shape.side).length};
 }
 
 void GpuPlan::reserve_key_partials(const Call& call) {
-  const Problem& problem = call.problem;
-  if (problem.wanted.key) grad_key = reserve_accumulators_of_keys(call, problem.head_dim);
-  if (problem.wanted.value) grad_value = reserve_accumulators_of_keys(call, problem.head_dim_v);
+  if (call.problem.wanted.key) grad_key = reserve_accumulators(call, &Params::grad_key, splits);
+  if (call.problem.wanted.value) grad_value = reserve_accumulators(call, &Params::grad_value, splits);
 }
 
-void GpuPlan::clear(int64_t begin, int64_t end) {
-  launches.push_back(Launch::clear([begin, bytes = end - begin](const BoundCall& call) {
-    return Cleared{call.at<void>(begin), bytes};
-  }));
-}
+void GpuPlan::clear(int64_t begin, int64_t end) { launches.push_back(Launch::clear(begin, end - begin)); }
 
 CommonArguments GpuPlan::common_arguments(const Problem& problem, const Params& params, std::byte* memory) const {
   CommonArguments arguments{};
@@ -130,12 +108,8 @@ GpuPlan plan_call(const Call& call) {
     plan.reason += fmt::format("; f is exact: the call has at most {} scores", thresholds::scores_of_exact_calls);
   }
   plan_parameter_gradients(call, plan, clears);
-  if (plan.grad_query.exist()) {
-    plan.launches.push_back(reduce(call, plan.grad_query, &Params::grad_query, plan.splits));
-  }
-  if (plan.grad_key.exist()) plan.launches.push_back(reduce(call, plan.grad_key, &Params::grad_key, plan.splits));
-  if (plan.grad_value.exist()) {
-    plan.launches.push_back(reduce(call, plan.grad_value, &Params::grad_value, plan.splits));
+  for (const Accumulators* const sums : {&plan.grad_query, &plan.grad_key, &plan.grad_value}) {
+    if (sums->exist()) plan.launches.push_back(reduce(call, *sums, plan.splits));
   }
   const bool finds_overlap = !of_overlapping_keys.empty();
   append(plan.launches, std::move(of_overlapping_keys));

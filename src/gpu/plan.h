@@ -22,11 +22,9 @@ struct AttentionKernel;
 /// for each dense batch entry and each split of the batch.
 struct Accumulators {
   int64_t offset = -1;  ///< into the workspace, in bytes; -1: there are none
-  Form form = Form::jagged;
-  int64_t rows = 0;
+  Operand Params::*gradient = nullptr;
+  OperandShape shape = {};
   int64_t length = 0;  ///< of a batch entry that is not jagged
-  int64_t heads = 0;
-  int64_t columns = 0;
 
   bool exist() const { return offset >= 0; }
   Operand operand(std::byte* workspace) const;
@@ -50,11 +48,8 @@ struct GpuPlan {
   /// Adds a launch of a kernel that computes products with these tiles.
   void add_products(Launch launch, const AttentionKernel& tiles);
 
-  /// Reserves accumulators of dQ, for so many parts of the batch.
-  Accumulators reserve_accumulators_of_queries(const Call& call, int64_t parts);
-
-  /// Reserves accumulators of a gradient of keys, for all splits of the batch.
-  Accumulators reserve_accumulators_of_keys(const Call& call, int64_t columns);
+  /// Reserves accumulators of a gradient, for so many parts of the batch.
+  Accumulators reserve_accumulators(const Call& call, Operand Params::*gradient, int64_t parts);
 
   /// Reserves the partial results of the wanted gradients of keys that the batch shares.
   void reserve_key_partials(const Call& call);

@@ -50,9 +50,7 @@ SequencesPlan plan_sequences(const Call& call, bool finds_overlap, WorkspaceLayo
   if (finds_overlap) {
     const int64_t bytes = (1 + divide_up(problem.rows_k, 32)) * static_cast<int64_t>(sizeof(int));
     plan.overlap = workspace.reserve(bytes);
-    launches.push_back(Launch::clear([offset = plan.overlap, bytes](const BoundCall& bound) {
-      return Cleared{bound.at<void>(offset), bytes};
-    }));
+    launches.push_back(Launch::clear(plan.overlap, bytes));
     launches.push_back(find_overlap(problem, plan.overlap));
   }
   if (has_owners) {

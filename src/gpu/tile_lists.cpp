@@ -122,11 +122,7 @@ void set_tile_lists(const GpuPlan& plan, const Problem& problem, std::byte* work
   for (std::size_t i = 0; i < plan.tile_lists.size(); ++i) {
     const TileListsPlan& of = plan.tile_lists[i];
     TileLists& lists = arguments.params.tile_lists[i];
-    lists.tile_queries = of.tile_queries;
-    lists.tile_keys = of.tile_keys;
-    lists.heads = of.heads;
-    lists.heads_of_list = of.heads_of_list;
-    lists.capacity = of.capacity;
+    static_cast<TileListSizes&>(lists) = of;
     lists.entries = reinterpret_cast<ListedEntry*>(memory + of.entries);
     lists.key_tiles = reinterpret_cast<int*>(memory + of.key_tiles);
     if (of.has_query_lists) lists.query_tiles = reinterpret_cast<int*>(memory + of.query_tiles);

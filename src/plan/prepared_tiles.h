@@ -7,18 +7,14 @@
 #include <vector>
 
 #include "definition/problem.h"
+#include "definition/tile_lists.h"
 
 namespace gdpa::plan {
 
 /// The lists of partner tiles for kernels with tiles of one size (TileLists). Offsets are in bytes, in the workspace or
 /// in the memory of a prepared mask.
-struct TileListsPlan {
-  int tile_queries = 0;
-  int tile_keys = 0;
+struct TileListsPlan : TileListSizes {
   bool has_query_lists = false;
-  int heads = 1;
-  int heads_of_list = 1;
-  int64_t capacity = 0;
   int64_t entries = 0;
   int64_t key_tiles = 0;
   int64_t query_tiles = 0;

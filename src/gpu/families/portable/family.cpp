@@ -65,7 +65,7 @@ void add_backward(const Call& call, GpuPlan& plan) {
   }
   if (has_query_partials || adds_to_query) {
     const int64_t splits = has_query_partials ? plan.splits : 1;
-    plan.grad_query = plan.reserve_accumulators_of_queries(call, splits);
+    plan.grad_query = plan.reserve_accumulators(call, &Params::grad_query, splits);
     if (adds_to_query) plan.clear(plan.grad_query.offset, plan.workspace.bytes());
   }
   if (keys_shared) plan.reserve_key_partials(call);
