@@ -68,19 +68,13 @@ class WordsPrinter {
   enum class Relation { below, up_to, from, after };
 
   const Step& at(std::uint16_t step) const { return program_.steps[step]; }
-  const Input& input_of(const Step& step) const { return inputs_[static_cast<std::size_t>(step.number)]; }
+  const Input& input_of(const Step& step) const { return inputs_[step.input()]; }
   bool is_column(std::uint16_t step) const {
-    return at(step).operation == Operation::input && input_of(at(step)).kind == Input::Kind::index &&
-           input_of(at(step)).index == column_;
+    return at(step).is_input() && input_of(at(step)).kind == Input::Kind::index && input_of(at(step)).index == column_;
   }
 
   bool step_varies(const Step& step) const {
-    if (step.operation == Operation::input) {
-      const Input& input = input_of(step);
-      if (input.kind == Input::Kind::index) return input.index == column_;
-      return std::any_of(input.indices.begin(), input.indices.end(),
-                         [&](const Program& index) { return reads_index(index, inputs_, column_); });
-    }
+    if (step.is_input()) return reads_index(input_of(step), inputs_, column_);
     return std::ranges::any_of(operands_of(step), [&](std::uint16_t operand) { return varies_[operand]; });
   }
 
@@ -123,9 +117,7 @@ class WordsPrinter {
     }
   }
 
-  static bool is_small(const Step& step) {
-    return step.operation == Operation::constant && std::fabs(step.number) < most_small_constant;
-  }
+  static bool is_small(const Step& step) { return step.is_number() && std::fabs(step.number) < most_small_constant; }
 
   /// Whether a step has only sums of positions, lengths and small constants.
   bool step_is_tame(const Step& step) const {
@@ -212,10 +204,8 @@ class WordsPrinter {
       case Operation::negate:
         return solved(step.a, mirrored(relation), negated(bound));
       case Operation::multiply:
-        if (at(step.b).operation == Operation::constant)
-          return solved_product(step.a, at(step.b).number, relation, bound);
-        if (at(step.a).operation == Operation::constant)
-          return solved_product(step.b, at(step.a).number, relation, bound);
+        if (at(step.b).is_number()) return solved_product(step.a, at(step.b).number, relation, bound);
+        if (at(step.a).is_number()) return solved_product(step.b, at(step.a).number, relation, bound);
         return std::nullopt;
       case Operation::floor_divide:
         return solved_quotient(step, relation, bound);
@@ -251,7 +241,7 @@ class WordsPrinter {
   /// floor(x / n) <= b is x < n (b + 1), and floor(x / n) >= b is x >= n b, for n > 0.
   Word solved_quotient(const Step& step, Relation relation, const Bound& bound) const {
     const Step& divisor = at(step.b);
-    const bool is_positive = divisor.operation == Operation::constant && divisor.number >= 1 && divisor.number < 0x1p31;
+    const bool is_positive = divisor.is_number() && divisor.number >= 1 && divisor.number < 0x1p31;
     if (!is_positive) return std::nullopt;
     const Bound whole = inclusive(relation, bound), n = number(std::llround(divisor.number));
     if (is_upper(relation)) {
@@ -369,9 +359,7 @@ class WordsPrinter {
   int columns_at_once(int registers) const {
     int of_column = 0;
     for (const Input& input : inputs_) {
-      const bool is_read = input.kind == Input::Kind::read &&
-                           std::any_of(input.indices.begin(), input.indices.end(),
-                                       [&](const Program& index) { return reads_index(index, inputs_, column_); });
+      const bool is_read = input.kind == Input::Kind::read && reads_index(input, inputs_, column_);
       if (is_read) of_column += type_of_input(input) == Type::int64 ? 2 : 1;
     }
     return std::max(1, registers / std::max(1, of_column));
@@ -380,11 +368,9 @@ class WordsPrinter {
   /// The word of a truth value: 0, 1, or a selection of truth values.
   std::string word(std::uint16_t index) const {
     const Step& step = at(index);
-    if (step.operation == Operation::constant) return fmt::format("columns.all_if({})", step.number != 0);
+    if (step.is_number()) return fmt::format("columns.all_if({})", step.number != 0);
     const std::string test = fmt::format("w{}", step.a), yes = word(step.b), no = word(step.c);
-    const auto is = [&](std::uint16_t of, double number) {
-      return at(of).operation == Operation::constant && at(of).number == number;
-    };
+    const auto is = [&](std::uint16_t of, double number) { return at(of).is_number(number); };
     if (is(step.b, 1)) return is(step.c, 0) ? test : fmt::format("({} | {})", test, no);
     if (is(step.b, 0)) return is(step.c, 1) ? fmt::format("~{}", test) : fmt::format("(~{} & {})", test, no);
     if (is(step.c, 0)) return fmt::format("({} & {})", test, yes);

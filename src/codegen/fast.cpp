@@ -40,10 +40,9 @@ class Rewriting {
   // special function instead of two. Its error is absolute, 2.5e-4, and small compared with such a product. Any other
   // sigmoid keeps its relative accuracy for small values.
   void find_factors(NodeId root) {
-    const std::vector<bool> wanted = tree_.reachable({root});
-    for (NodeId id = 0; id <= root; ++id) {
+    for (const NodeId id : tree_.nodes_of({root})) {
       const Node& node = tree_[id];
-      if (!wanted[id] || node.operation != Operation::multiply || tree_.is_number(node.a)) continue;
+      if (node.operation != Operation::multiply || tree_.is_number(node.a)) continue;
       for (NodeId factor : {node.a, node.b}) {
         if (tree_[factor].operation == Operation::sigmoid) factors_.insert(factor);
       }
@@ -52,15 +51,7 @@ class Rewriting {
 
   NodeId run(NodeId root, Quartic quartic) {
     quartic_ = quartic;
-    const std::vector<bool> wanted = tree_.reachable({root});
-    std::vector<NodeId> rewritten(root + 1);
-    for (NodeId id = 0; id <= root; ++id) {
-      if (!wanted[id]) continue;
-      Node node = tree_[id];
-      for_each_operand(node, [&](NodeId& operand) { operand = rewritten[operand]; });
-      rewritten[id] = rule(id, node);
-    }
-    return rewritten[root];
+    return tree_.rewrite(root, [&](const Node& node, NodeId id) { return rule(id, node); });
   }
 
  private:

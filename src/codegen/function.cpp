@@ -29,9 +29,7 @@ bool take_clamp_at_zero(Program& program) {
   const std::size_t last = program.steps.size() - 1;
   const Step end = program.steps[last];
   if (program.results[0] != last || end.operation != Operation::maximum) return false;
-  const auto is_zero = [&](std::uint16_t index) {
-    return program.steps[index].operation == Operation::constant && program.steps[index].number == 0;
-  };
+  const auto is_zero = [&](std::uint16_t step) { return program.steps[step].is_number(0); };
   if (!is_zero(end.a) && !is_zero(end.b)) return false;
   program.results[0] = is_zero(end.a) ? end.b : end.a;
   program.steps.pop_back();
@@ -141,9 +139,7 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   head.are_of_head.resize(inputs.size() + 2);
   head.scale = inputs.size();
   head.gradient = inputs.size() + 1;
-  for (const Step& step : function.value_and_derivative().steps) {
-    if (step.operation != Operation::input) continue;
-    const auto input = static_cast<std::size_t>(step.number);
+  for (const std::size_t input : inputs_of(function.value_and_derivative())) {
     head.are_of_head[input] = inputs[input].kind == Input::Kind::number;
   }
   return head;

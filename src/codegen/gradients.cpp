@@ -97,8 +97,7 @@ class GradientsPrinter {
     text_.before += fmt::format("    float t{0}[2];\n    {1} e{0}[2];\n", n, printer_.offset_type(n));
     text_.of_score += fmt::format("      t{0}[c] = {1};\n      e{0}[c] = {2};\n", n, term, printer_.grad_element(n));
     const std::vector<Program>& indices = inputs_[n].indices;
-    if (std::none_of(indices.begin(), indices.end(),
-                     [&](const Program& index) { return reads_index(index, inputs_, Index::key); })) {
+    if (!reads_index(inputs_[n], inputs_, Index::key)) {
       text_.after +=
           fmt::format("    if (pass == 0) gdpa::add_two_terms_of_row(sums{0}, e{0}[0], t{0}, is_valid);\n", n);
       return;
@@ -257,13 +256,12 @@ std::optional<double> factor_in(const Program& program, std::size_t input) {
     const std::optional<double> none;
     const auto of = [&](std::uint16_t operand) { return factors[operand]; };
     const auto times = [&](std::uint16_t number, std::uint16_t x) -> std::optional<double> {
-      const bool is_number = program.steps[number].operation == Operation::constant;
-      return is_number && of(x) ? std::optional(program.steps[number].number * *of(x)) : none;
+      return program.steps[number].is_number() && of(x) ? std::optional(program.steps[number].number * *of(x)) : none;
     };
     const bool depends =
         std::ranges::any_of(operands_of(step), [&](std::uint16_t operand) { return of(operand) != 0.0; });
-    if (step.operation == Operation::input) {
-      factors.emplace_back(static_cast<std::size_t>(step.number) == input ? 1.0 : 0.0);
+    if (step.is_input()) {
+      factors.emplace_back(step.input() == input ? 1.0 : 0.0);
     } else if (!depends) {
       factors.emplace_back(0.0);
     } else if (step.operation == Operation::negate && of(step.a)) {

@@ -13,9 +13,7 @@ namespace gdpa::activation {
 namespace {
 
 bool reads_input(const Program& program, std::size_t input) {
-  return std::ranges::any_of(program.steps, [input](const Step& step) {
-    return step.operation == Operation::input && static_cast<std::size_t>(step.number) == input;
-  });
+  return std::ranges::count(inputs_of(program), input) > 0;
 }
 
 /// "a + b"
@@ -78,20 +76,10 @@ std::size_t InputsPrinter::axis_of(std::size_t n, Index position) const {
 }
 
 std::string_view InputsPrinter::reader(std::size_t n) const {
-  switch (number_type(types_, input(n).tensor)) {
-    case NumberType::float32:
-    case NumberType::float64:  // not on a GPU
-      return "gdpa::ReadFloat32";
-    case NumberType::bfloat16:
-      return "gdpa::ReadBFloat16";
-    case NumberType::float16:
-      return "gdpa::ReadFloat16";
-    case NumberType::int32:
-      return "gdpa::ReadInt32";
-    case NumberType::int64:
-      return "gdpa::ReadInt64";
-  }
-  return "";
+  // The readers of NumberType, which has no float64 on a GPU.
+  constexpr std::string_view readers[] = {"gdpa::ReadFloat32", "gdpa::ReadFloat32", "gdpa::ReadBFloat16",
+                                          "gdpa::ReadFloat16", "gdpa::ReadInt32",   "gdpa::ReadInt64"};
+  return readers[static_cast<std::size_t>(number_type(types_, input(n).tensor))];
 }
 
 std::string_view InputsPrinter::offset_type(std::size_t n) const {
@@ -318,7 +306,6 @@ void InputsPrinter::print_lookup(std::size_t n, std::size_t axis, std::size_t nu
 // --- lookups -------------------------------------------------------------------------------------------------------
 
 LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
-  const auto is_constant = [&](std::uint16_t step) { return program.steps[step].operation == Operation::constant; };
   const auto count_of = [&](std::uint16_t step) {
     const Interval<double> range = printer.range_of(step);
     const bool is_inside = range.low >= 0 && range.high < most_lookup_elements;
@@ -328,8 +315,8 @@ LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
   for (;;) {
     const Step& clamp = program.steps[step];
     if (clamp.operation != Operation::minimum && clamp.operation != Operation::maximum) break;
-    const bool has_bound_first = is_constant(clamp.a);
-    if (!has_bound_first && !is_constant(clamp.b)) break;
+    const bool has_bound_first = program.steps[clamp.a].is_number();
+    if (!has_bound_first && !program.steps[clamp.b].is_number()) break;
     const std::uint16_t clamped = has_bound_first ? clamp.b : clamp.a;
     if (count_of(clamped) == 0) break;
     step = clamped;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace gdpa::activation {
@@ -24,25 +25,15 @@ std::string index_literal(double number) {
 }
 
 std::string_view position_of(Index index) {
-  switch (index) {
-    case Index::batch:
-      return "static_cast<int>(pair.b)";
-    case Index::head:
-      return "pair.head";
-    case Index::query:
-      return "query";
-    case Index::key:
-      return "key";
-    case Index::length_q:
-      return "pair.length_q";
-    case Index::length_k:
-      return "pair.length_k";
-    case Index::first_row_q:
-      return "static_cast<int>(pair.first_row_q)";
-    case Index::first_row_k:
-      return "static_cast<int>(pair.first_row_k)";
-  }
-  return "";
+  constexpr std::array<std::string_view, index_names.size()> positions = {"static_cast<int>(pair.b)",
+                                                                          "pair.head",
+                                                                          "query",
+                                                                          "key",
+                                                                          "pair.length_q",
+                                                                          "pair.length_k",
+                                                                          "static_cast<int>(pair.first_row_q)",
+                                                                          "static_cast<int>(pair.first_row_k)"};
+  return positions[static_cast<std::size_t>(index)];
 }
 
 namespace {
@@ -106,9 +97,9 @@ std::string ProgramPrinter::statement(std::uint16_t step) const {
 std::string ProgramPrinter::operand(std::uint16_t index) const {
   if (const auto named = names_.find(index); named != names_.end()) return named->second;
   const Step& step = at(index);
-  if (step.operation == Operation::constant) return number(step.number);
+  if (step.is_number()) return number(step.number);
   if (step.operation == Operation::score) return "x";
-  if (step.operation == Operation::input) return input(static_cast<std::size_t>(step.number));
+  if (step.is_input()) return input(step.input());
   return fmt::format("{}{}", prefix_, index);
 }
 
@@ -153,7 +144,7 @@ std::string RealPrinter::function(const Step& step) const {
     case Operation::maximum:
       return call(fmt::format("gdpa::{}", operation_name(step.operation)), step);
     case Operation::divide:
-      if (is_number(step.a) && at(step.a).number == 1) return fmt::format("{}reciprocal({})", level_, operand(step.b));
+      if (at(step.a).is_number(1)) return fmt::format("{}reciprocal({})", level_, operand(step.b));
       [[fallthrough]];
     default:
       return call(fmt::format("{}{}", level_, operation_name(step.operation)), step);

@@ -60,7 +60,7 @@ class ProgramPrinter {
   virtual std::string function(const Step& step) const = 0;
 
   const Step& at(std::uint16_t step) const { return program_.steps[step]; }
-  bool is_number(std::uint16_t step) const { return at(step).operation == Operation::constant; }
+  bool is_number(std::uint16_t step) const { return at(step).is_number(); }
 
   /// "name(a, b)". With a `cast`, "name(cast(a), cast(b))".
   std::string call(std::string_view name, const Step& step, std::string_view cast = {}) const;

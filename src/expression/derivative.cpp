@@ -1,17 +1,17 @@
-// See derivative.h. Two methods keep the result finite where its limit is finite, at the least cost:
+// The symbolic derivative of a tree. Two methods keep the result finite where its limit is finite, at the least cost:
 //  - A gate, select(condition, x, 0), is moved out of every product: select(condition, x * y, 0). The closed branch is
 //    then 0 even if y is infinite, and it costs nothing.
 //  - If b' / b is simple, the derivative of a product uses the product itself, f' = a' b + f (b' / b), and shares the
 //    product with the value. A factor that is infinite on one side only is bounded if the derivative of the other
 //    factor vanishes on this side.
-#include "expression/derivative.h"
-
 #include <cmath>
 #include <limits>
 #include <map>
 #include <numbers>
 #include <utility>
 #include <vector>
+
+#include "expression/tree.h"
 
 namespace gdpa::activation {
 
@@ -22,11 +22,8 @@ class Differentiator {
   Differentiator(Tree& tree, NodeId variable) : tree_(tree), variable_(variable) {}
 
   NodeId run(NodeId root) {
-    const std::vector<bool> wanted = tree_.reachable({root});
     derivatives_.assign(root + 1, zero());
-    for (NodeId id = 0; id <= root; ++id) {
-      if (wanted[id]) derivatives_[id] = id == variable_ ? number(1) : rule(id);
-    }
+    for (const NodeId id : tree_.nodes_of({root})) derivatives_[id] = id == variable_ ? number(1) : rule(id);
     return derivatives_[root];
   }
 

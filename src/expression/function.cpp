@@ -11,13 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "expression/derivative.h"
 #include "expression/lexer.h"
 #include "expression/lower.h"
 #include "expression/parser.h"
 #include "expression/rewrite/guards.h"
 #include "expression/rewrite/shift.h"
-#include "expression/text.h"
 #include "gdpa/error.h"
 #include "gdpa/mask_expression.h"
 
@@ -159,7 +157,7 @@ bool is_integer(const Tree& tree, NodeId id) {
     case Operation::constant:
       return node.number == std::floor(node.number);
     case Operation::input:
-      return tree.inputs()[static_cast<std::size_t>(node.number)].kind != Input::Kind::number;
+      return tree.input_of(node).kind != Input::Kind::number;
     case Operation::floor:
     case Operation::floor_divide:
     case Operation::sign:
@@ -185,10 +183,10 @@ bool is_integer(const Tree& tree, NodeId id) {
 void check_masked_scores(Tree tree, NodeId root, const std::string& canonical) {
   constexpr double masked = -std::numeric_limits<double>::infinity();
   bool is_masked = false;
-  const NodeId at_masked = tree.rewrite(root, [&](const Node& node) {
+  const NodeId at_masked = tree.rewrite(root, [&](const Node& node, NodeId) {
     const bool chooses = node.operation == Operation::select &&
                          (tree.is_number(node.b, masked) || tree.is_number(node.c, masked)) &&
-                         !tree.reachable({node.a})[tree.score()];
+                         !tree.reads_score(node.a);
     is_masked = is_masked || chooses;
     return chooses ? tree.number(masked) : tree.make(node);
   });
@@ -218,7 +216,7 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
         throw Error(ErrorKind::value,
                     fmt::format("an index of {} in \"{}\" {}; {}", of_tree.name, canonical, what, advice));
       };
-      if (tree.reachable({index})[tree.score()]) {
+      if (tree.reads_score(index)) {
         refuse("depends on the score", "use positions and tensors of the call");
       }
       if (!is_integer(tree, index)) refuse("is no integer", "round it with floor()");
@@ -336,10 +334,8 @@ bool Function::is_same_in_head() const {
 }
 
 bool Function::depends_on_head() const {
-  return std::any_of(value_.steps.begin(), value_.steps.end(), [&](const Step& step) {
-    if (step.operation != Operation::input) return false;
-    const Input& input = inputs_[static_cast<std::size_t>(step.number)];
-    return input.kind == Input::Kind::index && input.index == Index::head;
+  return std::ranges::any_of(inputs_of(value_), [&](std::size_t n) {
+    return inputs_[n].kind == Input::Kind::index && inputs_[n].index == Index::head;
   });
 }
 

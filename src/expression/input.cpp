@@ -18,19 +18,18 @@ const Row* find_row(std::string_view name) {
 
 std::optional<Index> bare_index(const Program& program, const std::vector<Input>& inputs) {
   const Step& result = program.steps[program.results[0]];
-  if (result.operation != Operation::input) return std::nullopt;
-  const Input& input = inputs[static_cast<std::size_t>(result.number)];
-  return input.kind == Input::Kind::index ? std::optional(input.index) : std::nullopt;
+  if (!result.is_input() || inputs[result.input()].kind != Input::Kind::index) return std::nullopt;
+  return inputs[result.input()].index;
 }
 
 bool reads_index(const Program& program, const std::vector<Input>& inputs, Index index) {
-  return std::any_of(program.steps.begin(), program.steps.end(), [&](const Step& step) {
-    if (step.operation != Operation::input) return false;
-    const Input& input = inputs[static_cast<std::size_t>(step.number)];
-    if (input.kind == Input::Kind::index) return input.index == index;
-    return std::any_of(input.indices.begin(), input.indices.end(),
-                       [&](const Program& of_axis) { return reads_index(of_axis, inputs, index); });
-  });
+  return std::ranges::any_of(inputs_of(program), [&](std::size_t n) { return reads_index(inputs[n], inputs, index); });
+}
+
+bool reads_index(const Input& input, const std::vector<Input>& inputs, Index index) {
+  if (input.kind == Input::Kind::index) return input.index == index;
+  return std::ranges::any_of(input.indices,
+                             [&](const Program& of_axis) { return reads_index(of_axis, inputs, index); });
 }
 
 bool has_computed_index(const Input& read, const std::vector<Input>& inputs) {
@@ -43,37 +42,28 @@ namespace {
 
 /// Whether the program reads q_idx and kv_idx only as their difference. A read in it may depend on neither.
 bool reads_only_difference(const Program& program, const std::vector<Input>& inputs) {
-  const auto input_of = [&](std::uint16_t step) -> const Input* {
-    const Step& leaf = program.steps[step];
-    return leaf.operation == Operation::input ? &inputs[static_cast<std::size_t>(leaf.number)] : nullptr;
+  const auto is_position = [](const Input& input) {
+    return input.kind == Input::Kind::index && (input.index == Index::query || input.index == Index::key);
   };
-  const auto is_position = [&](std::uint16_t step) {
-    const Input* const input = input_of(step);
-    return input != nullptr && input->kind == Input::Kind::index &&
-           (input->index == Index::query || input->index == Index::key);
+  const auto is_position_step = [&](std::uint16_t step) {
+    return program.steps[step].is_input() && is_position(inputs[program.steps[step].input()]);
   };
-  for (std::size_t i = 0; i < program.steps.size(); ++i) {
-    const Step& step = program.steps[i];
-    if (const Input* const input = input_of(static_cast<std::uint16_t>(i)); input != nullptr) {
-      for (const Program& index : input->indices) {
-        if (reads_index(index, inputs, Index::query) || reads_index(index, inputs, Index::key)) return false;
-      }
+  for (const Step& step : program.steps) {
+    if (step.is_input() && !is_position(inputs[step.input()]) &&
+        dependence_of(inputs[step.input()], inputs) != Dependence::none) {
+      return false;
     }
-    if (step.operation == Operation::subtract && is_position(step.a) && is_position(step.b)) continue;
-    if (std::ranges::any_of(operands_of(step), is_position)) return false;
+    if (step.operation == Operation::subtract && is_position_step(step.a) && is_position_step(step.b)) continue;
+    if (std::ranges::any_of(operands_of(step), is_position_step)) return false;
   }
-  return !is_position(program.results[0]);
+  return !is_position_step(program.results[0]);
 }
 
 }  // namespace
 
 bool is_diagonal(const Input& read, const std::vector<Input>& inputs) {
-  bool has_difference = false;
-  for (const Program& index : read.indices) {
-    if (!reads_only_difference(index, inputs)) return false;
-    has_difference = has_difference || reads_index(index, inputs, Index::query);
-  }
-  return has_difference;
+  return reads_index(read, inputs, Index::query) &&
+         std::ranges::all_of(read.indices, [&](const Program& index) { return reads_only_difference(index, inputs); });
 }
 
 Dependence dependence_of(const Program& program, const std::vector<Input>& inputs) {

@@ -59,8 +59,9 @@ constexpr std::size_t most_axes = 4;
 /// Returns the position if the program is a position and nothing else.
 std::optional<Index> bare_index(const Program& program, const std::vector<Input>& inputs);
 
-/// Returns whether the program, or an input of it, reads the position.
+/// Returns whether the program or the input, or an input of it, reads the position.
 bool reads_index(const Program& program, const std::vector<Input>& inputs, Index index);
+bool reads_index(const Input& input, const std::vector<Input>& inputs, Index index);
 
 /// Returns whether an index of the read depends on q_idx or kv_idx and is no position or row, so that few elements may
 /// have many scores.

@@ -13,10 +13,6 @@ namespace gdpa::activation {
 
 namespace {
 
-bool is_constant(const Program& program, std::uint16_t step) {
-  return program.steps[step].operation == Operation::constant;
-}
-
 /// The steps that read a step.
 std::vector<std::uint16_t> readers_of(const Program& program, std::uint16_t step) {
   std::vector<std::uint16_t> readers;
@@ -28,8 +24,8 @@ std::vector<std::uint16_t> readers_of(const Program& program, std::uint16_t step
 
 /// Whether the step is an element of a tensor that depends on this position alone.
 bool is_read_of(const Program& program, std::uint16_t step, const std::vector<Input>& inputs, Dependence position) {
-  if (program.steps[step].operation != Operation::input) return false;
-  const Input& input = inputs[static_cast<std::size_t>(program.steps[step].number)];
+  if (!program.steps[step].is_input()) return false;
+  const Input& input = inputs[program.steps[step].input()];
   return input.kind == Input::Kind::read && dependence_of(input, inputs) == position;
 }
 
@@ -38,8 +34,7 @@ std::optional<std::uint16_t> subtraction_step(const Program& program, const std:
   std::optional<std::uint16_t> subtraction;
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    if (step.operation != Operation::input) continue;
-    if (dependence_of(inputs[static_cast<std::size_t>(step.number)], inputs) == Dependence::none) continue;
+    if (!step.is_input() || dependence_of(inputs[step.input()], inputs) == Dependence::none) continue;
     const std::vector<std::uint16_t> readers = readers_of(program, static_cast<std::uint16_t>(i));
     if (readers.size() != 1 || program.results[0] == i || (subtraction && subtraction != readers[0])) return {};
     subtraction = readers[0];
@@ -68,7 +63,7 @@ Trend trend_of(const Program& program, std::uint16_t of, std::uint16_t differenc
   if (of == difference) return Trend::rising;
   const Step& step = program.steps[of];
   const auto operand = [&](std::uint16_t a) { return trend_of(program, a, difference); };
-  const auto is_positive = [&](std::uint16_t a) { return is_constant(program, a) && program.steps[a].number > 0; };
+  const auto is_positive = [&](std::uint16_t a) { return program.steps[a].is_number() && program.steps[a].number > 0; };
   switch (step.operation) {
     case Operation::constant:
     case Operation::input:
@@ -174,9 +169,8 @@ std::optional<LookupDifference> lookup_difference(const Function& function, cons
     const bool is_absolute = program.steps[*difference].operation == Operation::absolute;
     const Step& subtraction = program.steps[is_absolute ? program.steps[*difference].a : *difference];
     const bool is_query_first = is_read_of(program, subtraction.a, inputs, Dependence::query);
-    const auto input_of = [&](std::uint16_t step) { return static_cast<std::size_t>(program.steps[step].number); };
-    const std::size_t of_query = input_of(is_query_first ? subtraction.a : subtraction.b);
-    const std::size_t of_key = input_of(is_query_first ? subtraction.b : subtraction.a);
+    std::size_t of_query = program.steps[subtraction.a].input(), of_key = program.steps[subtraction.b].input();
+    if (!is_query_first) std::swap(of_query, of_key);
     const bool are_integers =
         is_of_integers(tensor_types, inputs[of_query].tensor) && is_of_integers(tensor_types, inputs[of_key].tensor);
     const LookupDifference one = {of_query, of_key, is_query_first, is_absolute, are_integers, true, true};

@@ -14,13 +14,11 @@
 namespace gdpa::activation {
 
 Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::string& text) {
-  const std::vector<bool> wanted = tree.reachable(roots);
   Program program;
   std::vector<std::uint16_t> step_of(tree.size());
   // Two nodes that differ only in the derivative at a tie, or in the order of their operands, have the same value.
   std::map<std::tuple<Operation, std::uint16_t, std::uint16_t>, std::uint16_t> extrema;
-  for (NodeId id = 0; id < tree.size(); ++id) {
-    if (!wanted[id]) continue;
+  for (const NodeId id : tree.nodes_of(roots)) {
     const Node& node = tree[id];
     Step step{.operation = node.operation, .number = node.number};
     const int operands = operand_count(node.operation);
@@ -56,40 +54,27 @@ namespace {
 /// `compute` returns the value of an operation. Without a number, an input is NaN: a caller that compares results
 /// then proves nothing.
 template <class T, class Compute>
-std::vector<T> evaluate_steps(const Program& program, T score, const std::vector<double>& inputs,
-                              const Compute& compute) {
-  std::vector<T> values;
-  values.reserve(program.steps.size());
-  for (const Step& step : program.steps) {
-    switch (step.operation) {
-      case Operation::constant:
-        values.push_back(static_cast<T>(step.number));
-        break;
-      case Operation::score:
-        values.push_back(score);
-        break;
-      case Operation::input: {
-        const auto index = static_cast<std::size_t>(step.number);
-        values.push_back(index < inputs.size() ? static_cast<T>(inputs[index]) : std::numeric_limits<T>::quiet_NaN());
-        break;
-      }
-      default:
-        values.push_back(compute(step.operation, values[step.a], values[step.b], values[step.c]));
-    }
-  }
+std::vector<T> results_of(const Program& program, T score, const std::vector<double>& inputs, const Compute& compute) {
+  const auto leaf = [&](const Step& step) {
+    if (step.operation == Operation::score) return score;
+    if (step.is_number()) return static_cast<T>(step.number);
+    return step.input() < inputs.size() ? static_cast<T>(inputs[step.input()]) : std::numeric_limits<T>::quiet_NaN();
+  };
+  const std::vector<T> values =
+      values_of(program, leaf, [&](const Step& step, T a, T b, T c) { return compute(step.operation, a, b, c); });
   std::vector<T> results;
-  for (std::uint16_t step : program.results) results.push_back(values[step]);
+  for (const std::uint16_t step : program.results) results.push_back(values[step]);
   return results;
 }
 
 }  // namespace
 
 std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& inputs) {
-  return evaluate_steps(program, score, inputs, apply);
+  return results_of(program, score, inputs, apply);
 }
 
 std::vector<float> evaluate_in_fp32(const Program& program, float score) {
-  return evaluate_steps(program, score, {}, apply_in_fp32);
+  return results_of(program, score, {}, apply_in_fp32);
 }
 
 }  // namespace gdpa::activation

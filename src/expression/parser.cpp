@@ -695,7 +695,7 @@ Parsed parse(std::string_view text, Form form, const std::string& score_factor) 
   parsed.reads = std::move(parser.reads);
   parsed.contents = std::move(parser.contents);
   if (score_factor.empty()) return parsed;
-  if (!tree.reachable({parsed.root})[score]) {
+  if (!tree.reads_score(parsed.root)) {
     throw Error(ErrorKind::value, fmt::format("expected an expression that reads the score s, which has a factor, got "
                                               "\"{}\"; leave the factor out",
                                               parsed.text));

@@ -2,8 +2,10 @@
 // from the expression tree and shares common subexpressions. One program computes f and f'.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "expression/operation.h"
@@ -21,6 +23,11 @@ struct Step {
   std::uint16_t b = 0;
   std::uint16_t c = 0;
   double number = 0;  ///< for Operation::constant and Operation::input
+
+  bool is_number() const { return operation == Operation::constant; }
+  bool is_number(double value) const { return is_number() && number == value; }
+  bool is_input() const { return operation == Operation::input; }
+  std::size_t input() const { return static_cast<std::size_t>(number); }  ///< the index in Function::inputs()
 };
 
 /// Calls `visit` with a reference to each operand of a step, or of a node of a tree.
@@ -44,5 +51,27 @@ struct Program {
   std::vector<Step> steps;
   std::vector<std::uint16_t> results;
 };
+
+/// Returns the inputs that the steps of a program read.
+inline std::vector<std::size_t> inputs_of(const Program& program) {
+  std::vector<std::size_t> inputs;
+  for (const Step& step : program.steps) {
+    if (step.is_input()) inputs.push_back(step.input());
+  }
+  return inputs;
+}
+
+/// Returns something for each step: leaf(step) of a constant, the score or an input, and of an operation
+/// compute(step, a, b, c) with what its operands have.
+template <class Leaf, class Compute>
+auto values_of(const Program& program, const Leaf& leaf, const Compute& compute) {
+  std::vector<std::invoke_result_t<Leaf, const Step&>> values;
+  values.reserve(program.steps.size());
+  for (const Step& step : program.steps) {
+    const bool is_leaf = operand_count(step.operation) == 0;
+    values.push_back(is_leaf ? leaf(step) : compute(step, values[step.a], values[step.b], values[step.c]));
+  }
+  return values;
+}
 
 }  // namespace gdpa::activation

@@ -27,25 +27,15 @@ struct ScoreDefinition::OfHead {
 namespace {
 
 double position(activation::Index index, const ScorePlace& place) {
-  switch (index) {
-    case activation::Index::batch:
-      return static_cast<double>(place.batch);
-    case activation::Index::head:
-      return static_cast<double>(place.head);
-    case activation::Index::query:
-      return static_cast<double>(place.q_idx);
-    case activation::Index::key:
-      return static_cast<double>(place.kv_idx);
-    case activation::Index::length_q:
-      return static_cast<double>(place.len_q);
-    case activation::Index::length_k:
-      return static_cast<double>(place.len_k);
-    case activation::Index::first_row_q:
-      return static_cast<double>(place.q_row - place.q_idx);
-    case activation::Index::first_row_k:
-      return static_cast<double>(place.kv_row - place.kv_idx);
-  }
-  return 0;
+  const int64_t positions[] = {place.batch,
+                               place.head,
+                               place.q_idx,
+                               place.kv_idx,
+                               place.len_q,
+                               place.len_k,
+                               place.q_row - place.q_idx,
+                               place.kv_row - place.kv_idx};
+  return static_cast<double>(positions[static_cast<std::size_t>(index)]);
 }
 
 /// An infinite index becomes a position that is beyond every axis.

@@ -1,11 +1,10 @@
-// See text.h.
-#include "expression/text.h"
-
+// Prints a tree as a text of the expression language.
 #include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
 #include "expression/lexer.h"
+#include "expression/tree.h"
 
 namespace gdpa::activation {
 
@@ -37,7 +36,7 @@ class Writer {
       case Operation::constant:
         return node.parameter.empty() ? number(node.number, around) : append(node.parameter);
       case Operation::input:
-        return input(tree_.inputs()[static_cast<std::size_t>(node.number)], depth);
+        return input(tree_.input_of(node), depth);
       case Operation::score:
         return append("s");
       case Operation::add:
@@ -110,8 +109,7 @@ class Writer {
         write(input.indices[axis], Binding::sum, depth + 1);
         continue;
       }
-      const Node& position = tree_[input.indices[axis]];
-      const Index index = tree_.inputs()[static_cast<std::size_t>(position.number)].index;
+      const Index index = tree_.input_of(tree_[input.indices[axis]]).index;
       append(std::ranges::find(rows, index, &Row::position)->name);
     }
     append("]");

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -23,20 +22,8 @@ double bound_product(double x, double y) { return x == 0 || y == 0 ? 0 : x * y; 
 
 }  // namespace
 
-std::size_t Tree::Hash::operator()(const Node& node) const {
-  std::size_t hash = std::hash<std::string>()(node.parameter);
-  for (std::uint64_t part :
-       {static_cast<std::uint64_t>(node.operation), static_cast<std::uint64_t>(node.edge), std::uint64_t{node.a},
-        std::uint64_t{node.b}, std::uint64_t{node.c}, std::bit_cast<std::uint64_t>(node.number)}) {
-    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-bool Tree::Equal::operator()(const Node& x, const Node& y) const {
-  return x.operation == y.operation && x.edge == y.edge && x.a == y.a && x.b == y.b && x.c == y.c &&
-         std::bit_cast<std::uint64_t>(x.number) == std::bit_cast<std::uint64_t>(y.number) && x.parameter == y.parameter;
+Tree::Key Tree::key_of(const Node& node) {
+  return {node.operation, node.edge, node.a, node.b, node.c, std::bit_cast<std::uint64_t>(node.number), node.parameter};
 }
 
 Tree::Tree() { intern({.operation = Operation::score}); }
@@ -48,7 +35,7 @@ NodeId Tree::intern(Node node) {
                 "expected at most 4096 operations in the function and its derivative, but "
                 "far more came; simplify the expression");
   }
-  const auto [position, is_new] = ids_.try_emplace(node, size());
+  const auto [position, is_new] = ids_.try_emplace(key_of(node), size());
   if (is_new) {
     ranges_.push_back(range_of(node));
     nodes_.push_back(std::move(node));
@@ -194,23 +181,25 @@ NodeId Tree::make(Operation operation, NodeId a, NodeId b, NodeId c, Edge edge) 
   }
 }
 
-std::vector<bool> Tree::reachable(const std::vector<NodeId>& roots) const {
-  std::vector<bool> result(nodes_.size());
-  for (NodeId root : roots) result[root] = true;
+std::vector<NodeId> Tree::nodes_of(const std::vector<NodeId>& roots) const {
+  std::vector<bool> wanted(nodes_.size());
+  for (const NodeId root : roots) wanted[root] = true;
+  std::vector<NodeId> nodes;
   for (NodeId id = size(); id-- > 0;) {
-    if (result[id]) for_each_operand(nodes_[id], [&](NodeId operand) { result[operand] = true; });
+    if (!wanted[id]) continue;
+    nodes.push_back(id);
+    for_each_operand(nodes_[id], [&](NodeId operand) { wanted[operand] = true; });
   }
-  return result;
+  std::ranges::reverse(nodes);
+  return nodes;
 }
 
-NodeId Tree::rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule) {
-  const std::vector<bool> wanted = reachable({root});
+NodeId Tree::rewrite(NodeId root, const std::function<NodeId(const Node&, NodeId)>& rule) {
   std::vector<NodeId> rewritten(root + 1);
-  for (NodeId id = 0; id <= root; ++id) {
-    if (!wanted[id]) continue;
+  for (const NodeId id : nodes_of({root})) {
     Node node = nodes_[id];
     for_each_operand(node, [&](NodeId& operand) { operand = rewritten[operand]; });
-    rewritten[id] = rule(node);
+    rewritten[id] = rule(node, id);
   }
   return rewritten[root];
 }
@@ -246,16 +235,15 @@ NodeId Tree::element_of_query_row(std::size_t tensor, const std::string& name) {
 }
 
 NodeId Tree::at_head(NodeId root, int64_t head) {
-  return rewrite(root, [&](const Node& node) {
-    if (node.operation != Operation::input) return make(node);
-    const TreeInput& of_node = inputs_[static_cast<std::size_t>(node.number)];
-    const bool is_head = of_node.kind == Input::Kind::index && of_node.index == Index::head;
+  return rewrite(root, [&](const Node& node, NodeId) {
+    const bool is_head = node.operation == Operation::input && input_of(node).kind == Input::Kind::index &&
+                         input_of(node).index == Index::head;
     return is_head ? number(static_cast<double>(head)) : make(node);
   });
 }
 
 NodeId Tree::input_node(std::size_t index) const {
-  return ids_.at({.operation = Operation::input, .number = static_cast<double>(index)});
+  return ids_.at(key_of({.operation = Operation::input, .number = static_cast<double>(index)}));
 }
 
 NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call) {
@@ -263,7 +251,7 @@ NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, con
     const bool is_hidden = numbers.contains(node.parameter) || std::ranges::count(of_call, node.parameter) > 0;
     return is_hidden ? nullptr : find_row(node.parameter);
   };
-  return rewrite(root, [&](const Node& node) {
+  return rewrite(root, [&](const Node& node, NodeId) {
     if (node.parameter.empty()) return make(node);
     const auto of_this_call = std::find(of_call.begin(), of_call.end(), node.parameter);
     TreeInput bound{.tensor = static_cast<std::size_t>(of_this_call - of_call.begin()), .name = node.parameter};
@@ -287,7 +275,7 @@ NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, con
 }
 
 NodeId Tree::finish(NodeId root) {
-  return rewrite(root, [&](const Node& node) {
+  return rewrite(root, [&](const Node& node, NodeId) {
     if (node.operation == Operation::power) return expanded_power(node.a, node.b);
     return is_idle_gate(node) ? node.c : make(node);
   });

@@ -1,12 +1,12 @@
 // Tree: expressions of the score as a directed graph with one node for equal subexpressions. Its constructors simplify.
-// Other files handle texts (parser.h), derivatives (derivative.h) and the order of evaluation (lower.h).
+// differentiate() and to_text() are in files of their own.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include "expression/input.h"
@@ -93,13 +93,17 @@ class Tree {
   bool is_bounded(NodeId id) const;
   Range range(NodeId id) const { return ranges_[id]; }
 
-  /// Returns for each id up to root whether the expression reads it.
-  std::vector<bool> reachable(const std::vector<NodeId>& roots) const;
+  /// Returns the nodes of the expressions, each after its operands.
+  std::vector<NodeId> nodes_of(const std::vector<NodeId>& roots) const;
+
+  /// Whether the expression reads the score.
+  bool reads_score(NodeId root) const { return nodes_of({root}).front() == score(); }
 
   NodeId make(const Node& node);
 
-  /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node with rewritten operands.
-  NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
+  /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node, which it gets with rewritten
+  /// operands and with its id in the expression.
+  NodeId rewrite(NodeId root, const std::function<NodeId(const Node&, NodeId)>& rule);
 
   /// Replaces each name by its number, by an input for a tensor of the call, or by a position or row. `of_call` has the
   /// names of the tensors in order. Every name must be one of these, and every tensor that is read must be in
@@ -117,6 +121,7 @@ class Tree {
 
   /// The inputs that bind() has made, and the node of one of them.
   const std::vector<TreeInput>& inputs() const { return inputs_; }
+  const TreeInput& input_of(const Node& node) const { return inputs_[static_cast<std::size_t>(node.number)]; }
   NodeId input_node(std::size_t index) const;
 
   /// The last step after differentiation. Integer and half-integer powers become products and roots, because a power
@@ -135,18 +140,23 @@ class Tree {
   bool is_scaled(NodeId id) const;  // a constant times a node
   Range range_of(const Node& node) const;
 
-  struct Hash {
-    std::size_t operator()(const Node& node) const;
-  };
-  struct Equal {
-    bool operator()(const Node& x, const Node& y) const;
-  };
+  /// The number as its bits, which tell -0 from +0.
+  using Key = std::tuple<Operation, Edge, NodeId, NodeId, NodeId, std::uint64_t, std::string>;
+  static Key key_of(const Node& node);
 
   std::vector<Node> nodes_;
   std::vector<Range> ranges_;
   std::vector<TreeInput> inputs_;
   std::vector<std::vector<NodeId>> unbound_reads_;  ///< the indices
-  std::unordered_map<Node, NodeId, Hash, Equal> ids_;
+  std::map<Key, NodeId> ids_;
 };
+
+/// Returns d(root)/d(variable) as a node of the same tree, with the rules at kinks and ties that docs/functions.md
+/// lists. The variable is the score or the node of an input.
+NodeId differentiate(Tree& tree, NodeId root, NodeId variable);
+
+/// Returns a text that parses back to the expression. A text longer than a screen is cut with "...", because shared
+/// subexpressions are written at each use.
+std::string to_text(const Tree& tree, NodeId root);
 
 }  // namespace gdpa::activation

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "expression/derivative.h"
 #include "expression/function.h"
 #include "expression/lower.h"
 #include "expression/parser.h"

@@ -72,11 +72,8 @@ class Factoring {
       : from_(from), factor_(factor), rules_(rules), head_(head) {}
 
   FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
-    const std::vector<bool> wanted = from_.reachable(roots);
-    terms_.resize(wanted.size());
-    for (NodeId id = 0; id < wanted.size(); ++id) {
-      if (wanted[id]) terms_[id] = rule(from_[id]);
-    }
+    terms_.resize(from_.size());
+    for (const NodeId id : from_.nodes_of(roots)) terms_[id] = rule(from_[id]);
     FactoredProgram result;
     result.score_factor = factor_;
     result.takes_scale = head_.any();
@@ -472,10 +469,7 @@ std::vector<bool> steps_of_head(const Program& program, const HeadInputs& head) 
   std::vector<bool> are_of_head;
   for (const Step& step : program.steps) {
     bool is_of_head = step.operation != Operation::score;
-    if (step.operation == Operation::input) {
-      const auto input = static_cast<std::size_t>(step.number);
-      is_of_head = head.any() && (input == head.scale || head.are_of_head[input]);
-    }
+    if (step.is_input()) is_of_head = head.any() && (step.input() == head.scale || head.are_of_head[step.input()]);
     for_each_operand(step, [&](std::uint16_t operand) { is_of_head = is_of_head && are_of_head[operand]; });
     are_of_head.push_back(is_of_head);
   }
@@ -549,14 +543,13 @@ std::vector<int> powers_of_score(const Tree& tree) {
 /// and the n-th root of c / c0 for c0 + c x^n. Also adds halves, for x times 1/2 + 1/2 tanh(x / 2).
 void add_candidates(std::set<double>& factors, const Tree& tree, const std::vector<NodeId>& roots) {
   constexpr std::size_t most = 64;  // factors. A function with more constants is long with any factors
-  const std::vector<bool> wanted = tree.reachable(roots);
   const std::vector<int> powers = powers_of_score(tree);
   const auto take_root = [&](double number, int power) {
     const double factor = power == 1 ? std::fabs(number) : std::pow(std::fabs(number), 1.0 / power);
     if (is_moderate(factor)) factors.insert(factor);
   };
-  for (NodeId id = 0; id < tree.size() && factors.size() < most; ++id) {
-    if (!wanted[id]) continue;
+  for (const NodeId id : tree.nodes_of(roots)) {
+    if (factors.size() >= most) break;
     const Node& node = tree[id];
     if (is_term(tree, id) && powers[node.b] > 0) {
       const double number = tree[node.a].number;

@@ -28,11 +28,10 @@ bool is_guarded_score(const Tree& tree, NodeId id) {
 }
 
 std::vector<Bound> bounds_of(const Tree& tree, NodeId root) {
-  const std::vector<bool> wanted = tree.reachable({root});
   std::vector<Bound> bounds;
-  for (NodeId id = 0; id <= root; ++id) {
+  for (const NodeId id : tree.nodes_of({root})) {
     const Node& node = tree[id];
-    if (!wanted[id] || !is_guard(node) || !tree.is_number(node.b) || !is_guarded_score(tree, node.a)) continue;
+    if (!is_guard(node) || !tree.is_number(node.b) || !is_guarded_score(tree, node.a)) continue;
     bounds.emplace_back(node.operation, tree[node.b].number);
   }
   return bounds;
@@ -59,7 +58,7 @@ bool is_needed_at_infinity_only(const Tree& tree, const Bound& bound, NodeId gua
 }
 
 NodeId without(Tree& tree, NodeId root, const Bound& bound) {
-  return tree.rewrite(root, [&](const Node& node) {
+  return tree.rewrite(root, [&](const Node& node, NodeId) {
     const bool goes = is_guard(node) && node.operation == bound.first && tree.is_number(node.b, bound.second) &&
                       is_guarded_score(tree, node.a);
     return goes ? node.a : tree.make(node);
@@ -89,7 +88,7 @@ Unguarded without_guards_at_infinity(Tree& tree, NodeId root) {
 }
 
 NodeId without_guards(Tree& tree, NodeId root) {
-  return tree.rewrite(root, [&](const Node& node) { return is_guard(node) ? node.a : tree.make(node); });
+  return tree.rewrite(root, [&](const Node& node, NodeId) { return is_guard(node) ? node.a : tree.make(node); });
 }
 
 }  // namespace gdpa::activation

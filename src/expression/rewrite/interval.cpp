@@ -4,7 +4,6 @@
 #include <numbers>
 #include <utility>
 
-
 namespace gdpa::activation {
 
 namespace {
@@ -185,9 +184,11 @@ class Rules {
   }
 };
 
+using Reals = Interval<double>;
+
 /// Moves the ends outward by four units in the last place and four denormal numbers, which is more than the error of
 /// any implementation of an operation.
-Interval<double> widened(const Interval<double>& x) {
+Reals widened(const Reals& x) {
   constexpr double units = 4 * std::numeric_limits<double>::epsilon();
   constexpr double smallest = 4 * std::numeric_limits<double>::denorm_min();
   constexpr double largest = std::numeric_limits<double>::max();
@@ -196,34 +197,25 @@ Interval<double> widened(const Interval<double>& x) {
 }
 
 /// Rules for real numbers: the rules of fp64, and wider ends where fp64 rounds.
-Interval<double> outward(Operation operation, const Interval<double>& a, const Interval<double>& b = {},
-                         const Interval<double>& c = {}) {
-  const Interval<double> result = Rules<double>::apply_to(operation, a, b, c);
+Reals outward(Operation operation, const Reals& a, const Reals& b = {}, const Reals& c = {}) {
+  const Reals result = Rules<double>::apply_to(operation, a, b, c);
   return is_exact(operation) ? result : widened(result);
 }
 
-Interval<double> operator+(const Interval<double>& a, const Interval<double>& b) {
-  return outward(Operation::add, a, b);
-}
-Interval<double> operator-(const Interval<double>& a, const Interval<double>& b) {
-  return outward(Operation::subtract, a, b);
-}
-Interval<double> operator*(const Interval<double>& a, const Interval<double>& b) {
-  return outward(Operation::multiply, a, b);
-}
-Interval<double> operator/(const Interval<double>& a, const Interval<double>& b) {
-  return outward(Operation::divide, a, b);
-}
+Reals operator+(const Reals& a, const Reals& b) { return outward(Operation::add, a, b); }
+Reals operator-(const Reals& a, const Reals& b) { return outward(Operation::subtract, a, b); }
+Reals operator*(const Reals& a, const Reals& b) { return outward(Operation::multiply, a, b); }
+Reals operator/(const Reals& a, const Reals& b) { return outward(Operation::divide, a, b); }
 
 /// A function of |x| that falls, over an interval.
 template <class Falling>
-Interval<double> falling_from_zero(const Interval<double>& x, const Falling& f) {
+Reals falling_from_zero(const Reals& x, const Falling& f) {
   return widened({f(x.magnitude()), f(x.mignitude()), x.may_be_nan});
 }
 
 /// The slope of an operation of one operand, from the operand and the result.
-Interval<double> slope_of(Operation operation, const Interval<double>& x, const Interval<double>& result) {
-  const auto number = [](double value) { return Interval<double>::point(value); };
+Reals slope_of(Operation operation, const Reals& x, const Reals& result) {
+  const auto number = [](double value) { return Reals::point(value); };
   switch (operation) {
     case Operation::negate:
       return number(-1);
@@ -261,12 +253,13 @@ Interval<double> slope_of(Operation operation, const Interval<double>& x, const 
     case Operation::cos:
       return outward(Operation::negate, outward(Operation::sin, x));
     default:
-      return Interval<double>::whole();
+      return Reals::whole();
   }
 }
 
-ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueAndSlope& b, const ValueAndSlope& c) {
-  const Interval<double> value = outward(operation, a.value, b.value, c.value);
+ValueAndSlope apply_to(const Step& step, const ValueAndSlope& a, const ValueAndSlope& b, const ValueAndSlope& c) {
+  const Operation operation = step.operation;
+  const Reals value = outward(operation, a.value, b.value, c.value);
   switch (operation) {
     case Operation::add:
       return {value, a.slope + b.slope};
@@ -277,8 +270,8 @@ ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueA
     case Operation::divide:
       return {value, (a.slope - value * b.slope) / b.value};
     case Operation::power:
-      if (b.value.low != b.value.high) return {value, Interval<double>::whole()};
-      return {value, b.value * outward(Operation::power, a.value, b.value - Interval<double>::point(1)) * a.slope};
+      if (b.value.low != b.value.high) return {value, Reals::whole()};
+      return {value, b.value * outward(Operation::power, a.value, b.value - Reals::point(1)) * a.slope};
     case Operation::minimum:
     case Operation::maximum: {
       const bool is_a = operation == Operation::minimum ? a.value.high < b.value.low : a.value.low > b.value.high;
@@ -289,7 +282,7 @@ ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueA
     case Operation::less:
     case Operation::less_equal:
     case Operation::equal:
-      return {value, Interval<double>::point(0)};
+      return {value, Reals::point(0)};
     case Operation::select:
       if (!a.value.contains(0)) return {value, b.slope};
       if (a.value.high == 0) return {value, c.slope};
@@ -406,37 +399,22 @@ bool is_rounded_alike(const Step& step, const Program& program) {
 }  // namespace
 
 Interval<double> enclose_outward(const Program& program, const std::vector<Interval<double>>& inputs) {
-  std::vector<Interval<double>> values;
-  values.reserve(program.steps.size());
-  for (const Step& step : program.steps) {
-    if (step.operation == Operation::input) {
-      values.push_back(inputs[static_cast<std::size_t>(step.number)]);
-    } else if (step.operation == Operation::constant) {
-      values.push_back(Interval<double>::point(step.number));
-    } else {
-      const Interval<double> value =
-          Rules<double>::apply_to(step.operation, values[step.a], values[step.b], values[step.c]);
-      values.push_back(is_rounded_alike(step, program) ? value : widened(value));
-    }
-  }
-  return values[program.results[0]];
+  const auto leaf = [&](const Step& step) {
+    return step.is_input() ? inputs[step.input()] : Reals::point(step.number);
+  };
+  const auto rule = [&](const Step& step, const Reals& a, const Reals& b, const Reals& c) {
+    const Reals value = Rules<double>::apply_to(step.operation, a, b, c);
+    return is_rounded_alike(step, program) ? value : widened(value);
+  };
+  return values_of(program, leaf, rule)[program.results[0]];
 }
 
 ValueAndSlope enclose_derivative(const Program& program, Interval<double> scores) {
-  std::vector<ValueAndSlope> values;
-  values.reserve(program.steps.size());
-  for (const Step& step : program.steps) {
-    if (step.operation == Operation::score) {
-      values.push_back({scores, Interval<double>::point(1)});
-    } else if (step.operation == Operation::constant) {
-      values.push_back({Interval<double>::point(step.number), Interval<double>::point(0)});
-    } else if (step.operation == Operation::input) {
-      values.push_back({Interval<double>::whole(), Interval<double>::point(0)});
-    } else {
-      values.push_back(apply_to(step.operation, values[step.a], values[step.b], values[step.c]));
-    }
-  }
-  return values[program.results[0]];
+  const auto leaf = [&](const Step& step) -> ValueAndSlope {
+    if (step.operation == Operation::score) return {scores, Reals::point(1)};
+    return {step.is_number() ? Reals::point(step.number) : Reals::whole(), Reals::point(0)};
+  };
+  return values_of(program, leaf, apply_to)[program.results[0]];
 }
 
 }  // namespace gdpa::activation

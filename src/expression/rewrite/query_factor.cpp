@@ -17,9 +17,7 @@ namespace {
 enum class StepDegree : std::uint8_t { of_head, zero, one, other };
 
 bool reads_others(const Program& program, const HeadInputs& head) {
-  return std::ranges::any_of(program.steps, [&](const Step& step) {
-    if (step.operation != Operation::input) return false;
-    const auto input = static_cast<std::size_t>(step.number);
+  return std::ranges::any_of(inputs_of(program), [&](std::size_t input) {
     return input != head.scale && !(input < head.are_of_head.size() && head.are_of_head[input]);
   });
 }
@@ -114,10 +112,6 @@ class Steps {
   std::vector<std::size_t> products_;  ///< the steps that are the product of the score and the factor
 };
 
-bool has_inputs(const Program& program) {
-  return std::ranges::any_of(program.steps, [](const Step& step) { return step.operation == Operation::input; });
-}
-
 }  // namespace
 
 std::optional<QueryFactor> query_factor(const Program& program, const HeadInputs& head) {
@@ -127,13 +121,13 @@ std::optional<QueryFactor> query_factor(const Program& program, const HeadInputs
   if (degree != StepDegree::zero && degree != StepDegree::one) return {};
   QueryFactor result = {steps.taken(steps.factor(), false), steps.taken(program.results[0], true),
                         degree == StepDegree::one ? 1 : 0};
-  if (has_inputs(result.function) || !has_inputs(result.factor)) return {};
+  if (!inputs_of(result.function).empty() || inputs_of(result.factor).empty()) return {};
   return result;
 }
 
 Program with_ones(Program program) {
   for (Step& step : program.steps) {
-    if (step.operation == Operation::input) step = {.operation = Operation::constant, .number = 1};
+    if (step.is_input()) step = {.operation = Operation::constant, .number = 1};
   }
   return program;
 }

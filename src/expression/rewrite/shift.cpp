@@ -1,6 +1,8 @@
 // See shift.h.
 #include "expression/rewrite/shift.h"
 
+#include <algorithm>
+#include <ranges>
 #include <vector>
 
 namespace gdpa::activation {
@@ -12,24 +14,19 @@ std::optional<NodeId> added_to_score(Tree& tree, NodeId id) {
   if (id == tree.score()) return tree.number(0);
   const Node node = tree[id];
   if (node.operation != Operation::add && node.operation != Operation::subtract) return std::nullopt;
-  const auto depends_on_score = [&](NodeId operand) -> bool { return tree.reachable({operand})[tree.score()]; };
   const bool is_sum = node.operation == Operation::add;
-  if (!depends_on_score(node.b)) {
+  if (!tree.reads_score(node.b)) {
     const std::optional<NodeId> rest = added_to_score(tree, node.a);
     if (!rest) return std::nullopt;
     return is_sum ? tree.add(*rest, node.b) : tree.subtract(*rest, node.b);
   }
-  if (!is_sum || depends_on_score(node.a)) return std::nullopt;
+  if (!is_sum || tree.reads_score(node.a)) return std::nullopt;
   const std::optional<NodeId> rest = added_to_score(tree, node.b);
   return rest ? std::optional(tree.add(node.a, *rest)) : std::nullopt;
 }
 
 bool reads_input(const Tree& tree, NodeId root) {
-  const std::vector<bool> wanted = tree.reachable({root});
-  for (NodeId id = 0; id <= root; ++id) {
-    if (wanted[id] && tree[id].operation == Operation::input) return true;
-  }
-  return false;
+  return std::ranges::any_of(tree.nodes_of({root}), [&](NodeId id) { return tree[id].operation == Operation::input; });
 }
 
 /// Returns the expression as a function of the sum, in a tree of its own; none if it reads the score or an input apart
@@ -58,9 +55,8 @@ std::optional<Shift> as_function_of(const Tree& tree, NodeId root, NodeId sum) {
 }  // namespace
 
 std::optional<Shift> find_shift(Tree& tree, NodeId root) {
-  const std::vector<bool> wanted = tree.reachable({root});
-  for (NodeId id = root + 1; id-- > 0;) {
-    if (!wanted[id] || id == tree.score()) continue;
+  for (const NodeId id : tree.nodes_of({root}) | std::views::reverse) {
+    if (id == tree.score()) continue;
     const std::optional<NodeId> shift = added_to_score(tree, id);
     if (!shift || !reads_input(tree, *shift)) continue;
     std::optional<Shift> found = as_function_of(tree, root, id);
