@@ -11,7 +11,22 @@ namespace gdpa::activation {
 namespace {
 
 // The precedence of operators, lowest first. An operand of lower precedence is written in parentheses.
-enum class Binding { sum, product, sign, primary };
+enum class Binding { comparison, sum, product, sign, primary };
+
+struct Operator {
+  Operation operation;
+  std::string_view sign;
+  Binding own;
+  Binding right;  ///< of the second operand
+};
+constexpr Operator operators[] = {{Operation::add, " + ", Binding::sum, Binding::sum},
+                                  {Operation::subtract, " - ", Binding::sum, Binding::product},
+                                  {Operation::multiply, " * ", Binding::product, Binding::sign},
+                                  {Operation::divide, " / ", Binding::product, Binding::sign},
+                                  {Operation::power, "^", Binding::primary, Binding::primary},
+                                  {Operation::less, " < ", Binding::comparison, Binding::sum},
+                                  {Operation::less_equal, " <= ", Binding::comparison, Binding::sum},
+                                  {Operation::equal, " == ", Binding::comparison, Binding::sum}};
 
 class Writer {
  public:
@@ -32,6 +47,8 @@ class Writer {
       return;
     }
     const Node& node = tree_[id];
+    const auto* const binary_operator = std::ranges::find(operators, node.operation, &Operator::operation);
+    if (binary_operator != std::end(operators)) return binary(node, *binary_operator, around, depth);
     switch (node.operation) {
       case Operation::constant:
         return node.parameter.empty() ? number(node.number, around) : append(node.parameter);
@@ -39,26 +56,8 @@ class Writer {
         return input(tree_.input_of(node), depth);
       case Operation::score:
         return append("s");
-      case Operation::add:
-        return binary(node, " + ", Binding::sum, Binding::sum, around, depth);
-      case Operation::subtract:
-        return binary(node, " - ", Binding::sum, Binding::product, around, depth);
-      case Operation::multiply:
-        return binary(node, " * ", Binding::product, Binding::sign, around, depth);
-      case Operation::divide:
-        return binary(node, " / ", Binding::product, Binding::sign, around, depth);
       case Operation::floor_divide:
         return floor_divide(node, depth);
-      case Operation::less:
-        return binary(node, " < ", Binding::sum, Binding::sum, Binding::sum, depth);
-      case Operation::less_equal:
-        return binary(node, " <= ", Binding::sum, Binding::sum, Binding::sum, depth);
-      case Operation::equal:
-        return binary(node, " == ", Binding::sum, Binding::sum, Binding::sum, depth);
-      case Operation::power:
-        write(node.a, Binding::primary, depth + 1);
-        append("^");
-        return write(node.b, Binding::primary, depth + 1);
       case Operation::negate:
         open(Binding::sign, around);
         append("-");
@@ -80,19 +79,19 @@ class Writer {
     close(own, around);
   }
 
-  void binary(const Node& node, std::string_view sign, Binding own, Binding right, Binding around, int depth) {
-    open(own, around);
-    write(node.a, own, depth + 1);
-    append(sign);
-    write(node.b, right, depth + 1);
-    close(own, around);
+  void binary(const Node& node, const Operator& of, Binding around, int depth) {
+    open(of.own, around);
+    write(node.a, std::max(of.own, Binding::sum), depth + 1);
+    append(of.sign);
+    write(node.b, of.right, depth + 1);
+    close(of.own, around);
   }
 
   void arguments(std::initializer_list<NodeId> nodes, int depth) {
     std::string_view before = "(";
     for (NodeId node : nodes) {
       append(before);
-      write(node, Binding::sum, depth + 1);
+      write(node, Binding::comparison, depth + 1);
       before = ", ";
     }
     append(")");
@@ -126,15 +125,9 @@ class Writer {
   void call(const Node& node, int depth) {
     append(name(node));
     if (node.edge == Edge::one || node.edge == Edge::through) return between(node, depth);
-    const bool is_relu = node.edge == Edge::zero;
-    switch (is_relu ? 1 : operand_count(node.operation)) {
-      case 1:
-        return arguments({node.a}, depth);
-      case 2:
-        return arguments({node.a, node.b}, depth);
-      default:
-        return arguments({node.a, node.b, node.c}, depth);
-    }
+    if (node.edge == Edge::zero || operand_count(node.operation) == 1) return arguments({node.a}, depth);
+    operand_count(node.operation) == 2 ? arguments({node.a, node.b}, depth)
+                                       : arguments({node.a, node.b, node.c}, depth);
   }
 
   // clamp and guard: a minimum, a maximum, or the minimum of a maximum.
@@ -152,28 +145,12 @@ class Writer {
   }
 
   static std::string_view name(const Node& node) {
-    switch (node.edge) {
-      case Edge::zero:
-        return "relu";
-      case Edge::one:
-        return "clamp";
-      case Edge::through:
-        return "guard";
-      case Edge::half:
-        break;
-    }
-    switch (node.operation) {
-      case Operation::absolute:
-        return "abs";
-      case Operation::select:
-        return "where";
-      case Operation::minimum:
-        return "min";
-      case Operation::maximum:
-        return "max";
-      default:
-        return operation_name(node.operation);
-    }
+    constexpr std::string_view of_edges[] = {"", "relu", "clamp", "guard"};
+    if (node.edge != Edge::half) return of_edges[static_cast<std::size_t>(node.edge)];
+    if (node.operation == Operation::absolute) return "abs";
+    if (node.operation == Operation::select) return "where";
+    if (node.operation == Operation::minimum) return "min";
+    return node.operation == Operation::maximum ? "max" : operation_name(node.operation);
   }
 
   const Tree& tree_;
