@@ -386,7 +386,7 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
     tensors.push_back(input.tensor);
   }
   if (wanted.empty()) return "";
-  FactoredProgram all = {1, 1, times_gradient(function.value_and_derivatives(wanted), function.inputs().size() + 1)};
+  FactoredProgram all = {1, 1, times_gradient(function.derivatives(wanted, true), function.inputs().size() + 1)};
   if (accuracy == Accuracy::fast) {
     HeadInputs head = head_inputs_of(function, accuracy, form);
     // The factor of dS is also one of dQ and dK. The factors of the other derivatives are multiplied by their sums.

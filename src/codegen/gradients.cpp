@@ -140,7 +140,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     const bool is_wanted = inputs[n].kind != Input::Kind::index && (wanted >> inputs[n].tensor & 1U) != 0;
     if (is_wanted) differentiated.push_back(n);
   }
-  const Program exact = function.input_derivatives(differentiated);
+  const Program exact = function.derivatives(differentiated, false);
   const Program program = form.accuracy == Accuracy::fast ? rewrite_fast(function.value(), exact) : exact;
   const RealPrinter derivatives(program, inputs, form.accuracy);
   const InputsPrinter printer(function, tensor_types, {.wanted = wanted});

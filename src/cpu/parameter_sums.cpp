@@ -35,7 +35,7 @@ bool is_zero(const Program& program, std::uint16_t step) {
 /// The terms of a head. `differentiated` are the inputs whose gradients are wanted.
 ParameterSums::Head head_of(const activation::Function& function, const std::vector<std::size_t>& differentiated,
                             const Params& params, int64_t head) {
-  Program program = function.of_head(head).value_and_derivatives(differentiated);
+  Program program = function.of_head(head).derivatives(differentiated, true);
   const std::vector<std::uint16_t> all = std::exchange(program.results, {program.results[0], program.results[1]});
   std::vector<ParameterSums::Term> terms;
   for (std::size_t k = 0; k < differentiated.size(); ++k) {

@@ -1,6 +1,4 @@
-// See facts.h.
-#include "expression/facts.h"
-
+// Function::facts(): what plans need to know about a function.
 #include <algorithm>
 #include <array>
 
@@ -41,8 +39,6 @@ bool bounds_scores_of(const Function& function) {
   return false;
 }
 
-}  // namespace
-
 FunctionFacts facts_of(const Function& function) {
   const std::vector<Input>& inputs = function.inputs();
   const Program& all = function.value_and_derivative();
@@ -67,6 +63,13 @@ FunctionFacts facts_of(const Function& function) {
   facts.has_long_exact_steps = has_long_steps(all, Accuracy::exact);
   facts.has_long_fast_steps = has_long_steps(all, Accuracy::fast);
   return facts;
+}
+
+}  // namespace
+
+const FunctionFacts& Function::facts() const {
+  std::call_once(facts_once_, [&] { facts_ = facts_of(*this); });
+  return facts_;
 }
 
 }  // namespace gdpa::activation

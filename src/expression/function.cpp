@@ -84,10 +84,8 @@ std::string clause(const Bindings& bindings) {
 std::size_t position_of(const Parsed& parsed, const std::string& name) {
   const auto used = parsed.parameters.find(name);
   if (used != parsed.parameters.end()) return used->second;
-  std::vector<std::string> names;
-  for (const auto& entry : parsed.parameters) names.push_back(entry.first);
   throw Error(ErrorKind::value, fmt::format("the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
-                                            names.empty() ? "it has none" : "its parameters: " + listed(names)));
+                                            parameters_of(parsed)));
 }
 
 std::string identity_of(std::string_view text, const std::vector<std::string>& of_call) {
@@ -96,8 +94,7 @@ std::string identity_of(std::string_view text, const std::vector<std::string>& o
 
 /// Returns the name of the factor of the score if it is one of the tensors of the call, otherwise an empty text.
 std::string score_factor_in(const std::vector<std::string>& of_call) {
-  const auto found = std::find(of_call.begin(), of_call.end(), Activation::score_factor);
-  return found == of_call.end() ? "" : *found;
+  return std::ranges::count(of_call, Activation::score_factor) > 0 ? Activation::score_factor : "";
 }
 
 std::size_t position_of_read(const Parsed& parsed, const std::string& name) {
@@ -105,9 +102,9 @@ std::size_t position_of_read(const Parsed& parsed, const std::string& name) {
   return read == parsed.reads.end() ? position_of(parsed, name) : read->second;
 }
 
-Error given_twice(std::string_view text, std::size_t position, const std::string& name) {
-  return Error(ErrorKind::value, fault(text, position, fmt::format("the parameter {} is given twice", name),
-                                       "give it in the text or as an argument, not both"));
+[[noreturn]] void refuse_twice(std::string_view text, std::size_t position, const std::string& name) {
+  refuse_at(text, position, fmt::format("the parameter {} is given twice", name),
+            "give it in the text or as an argument, not both");
 }
 
 /// Returns the number of each parameter, from the text and from the caller, apart from the parameters of the call.
@@ -117,34 +114,31 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
   Bindings bindings = parsed.bindings;
   for (const auto& [name, value] : given) {
     const std::size_t position = position_of_read(parsed, name);
-    if (!bindings.emplace(name, value).second) throw given_twice(text, position, name);
+    if (!bindings.emplace(name, value).second) refuse_twice(text, position, name);
   }
   for (auto name = of_call.begin(); name != of_call.end(); ++name) {
     const std::size_t position = position_of_read(parsed, *name);
-    if (bindings.count(*name) > 0 || std::find(of_call.begin(), name, *name) != name) {
-      throw given_twice(text, position, *name);
+    if (bindings.contains(*name) || std::find(of_call.begin(), name, *name) != name) {
+      refuse_twice(text, position, *name);
     }
   }
   for (const auto& [name, position] : parsed.parameters) {
-    if (std::find(of_call.begin(), of_call.end(), name) != of_call.end()) continue;
+    if (std::ranges::count(of_call, name) > 0) continue;
     const auto found = bindings.find(name);
     if (found == bindings.end() && (find_index(name) || find_row(name) != nullptr)) continue;
-    if (found == bindings.end()) {
-      throw Error(ErrorKind::value, unbound_fault(text, position, name));
-    }
+    if (found == bindings.end()) refuse_unbound(text, position, name);
     if (!std::isfinite(found->second)) {
-      throw Error(ErrorKind::value, fault(text, position, fmt::format("the parameter {} is {}", name, found->second),
-                                          "expected a finite number"));
+      refuse_at(text, position, fmt::format("the parameter {} is {}", name, found->second), "expected a finite number");
     }
   }
   for (const auto& [name, position] : parsed.reads) {
-    if (bindings.count(name) > 0) {
-      throw Error(ErrorKind::value, fault(text, position, fmt::format("{} is a number and has no axes", name),
-                                          fmt::format("write {} without brackets, or pass a tensor", name)));
+    if (bindings.contains(name)) {
+      refuse_at(text, position, fmt::format("{} is a number and has no axes", name),
+                fmt::format("write {} without brackets, or pass a tensor", name));
     }
-    if (std::find(of_call.begin(), of_call.end(), name) == of_call.end()) {
-      throw Error(ErrorKind::value, fault(text, position, fmt::format("no tensor is given for {}", name),
-                                          "pass the tensor with the call, by this name"));
+    if (std::ranges::count(of_call, name) == 0) {
+      refuse_at(text, position, fmt::format("no tensor is given for {}", name),
+                "pass the tensor with the call, by this name");
     }
   }
   return bindings;
@@ -339,11 +333,6 @@ bool Function::depends_on_head() const {
   });
 }
 
-const FunctionFacts& Function::facts() const {
-  std::call_once(facts_once_, [&] { facts_ = facts_of(*this); });
-  return facts_;
-}
-
 const Function& Function::of_head(int64_t head) const {
   if (!depends_on_head()) return *this;
   const std::lock_guard lock(mutex_);
@@ -357,22 +346,14 @@ const Function& Function::of_head(int64_t head) const {
   return *function;
 }
 
-Program Function::input_derivatives(const std::vector<std::size_t>& inputs) const {
+Program Function::derivatives(const std::vector<std::size_t>& inputs, bool after_value) const {
   Tree tree = tree_;
   std::vector<NodeId> roots;
+  if (after_value) roots = {tree.finish(root_), tree.finish(differentiate(tree, root_, tree.score()))};
   for (const std::size_t input : inputs) {
     roots.push_back(tree.finish(differentiate(tree, root_, tree.input_node(input))));
   }
   return named(Form::number, [&] { return lower(tree, roots, text_); });
-}
-
-Program Function::value_and_derivatives(const std::vector<std::size_t>& inputs) const {
-  Tree tree = tree_;
-  std::vector<NodeId> roots = {tree.finish(root_), tree.finish(differentiate(tree, root_, tree.score()))};
-  for (const std::size_t input : inputs) {
-    roots.push_back(tree.finish(differentiate(tree, root_, tree.input_node(input))));
-  }
-  return lower(tree, roots, text_);
 }
 
 }  // namespace gdpa::activation

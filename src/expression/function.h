@@ -5,11 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "expression/facts.h"
 #include "expression/input.h"
 #include "expression/program.h"
 #include "expression/tree.h"
@@ -19,6 +19,32 @@ namespace gdpa::activation {
 
 struct Parsed;
 enum class Form;
+
+/// What the plan of a call needs to know about a function, apart from the types and the sizes of its tensors.
+struct FunctionFacts {
+  int reads = 0;                      ///< the elements of tensors that f reads at each score
+  int reads_of_keys = 0;              ///< of these, the elements whose indices depend on the position of the key alone
+  int reads_of_differences = 0;       ///< the same, on the difference of the two positions alone
+  bool reads_numbers = false;         ///< f reads a tensor without an index
+  bool reads_only_numbers = false;    ///< f reads neither elements nor positions; true if it has no inputs
+  bool reads_query_position = false;  ///< f or f' depends on the batch entry, on the position of the query, or on the
+                                      ///< length or the first row of its sequence
+  bool bounds_scores = false;         ///< f, or a function of the list, has bounds that only infinite scores need
+                                      ///< (Function::value_of_finite). For f(s) = g(s + e), these bound the sum.
+  bool has_removable_guards = false;  ///< f or f' has guards that a first pass of backward may leave out. The guards
+                                      ///< of a single function stay if they may depend on inputs.
+  std::optional<double> degree;       ///< f(c s) = c^degree f(s) for every c > 0 (degree.h)
+
+  /// The elements that the rows of a tile share.
+  int reads_of_lines() const { return reads_of_keys + reads_of_differences; }
+
+  /// Whether a step of f and f' is a long polynomial in fp32 (erf, softplus, powers, sines), which needs many registers
+  /// in addition to the accumulators of the products. The fast forms of some of these steps are short.
+  bool has_long_steps(Accuracy accuracy) const {
+    return accuracy == Accuracy::exact ? has_long_exact_steps : has_long_fast_steps;
+  }
+  bool has_long_exact_steps = false, has_long_fast_steps = false;
+};
 
 class Function {
  public:
@@ -63,11 +89,9 @@ class Function {
   /// the score and of the same inputs.
   std::shared_ptr<const Function> parameter_derivative(std::size_t index) const;
 
-  /// The derivatives of f with respect to these inputs, as results in this order.
-  Program input_derivatives(const std::vector<std::size_t>& inputs) const;
-
-  /// The results {f, f'}, then the derivatives of f with respect to these inputs. Equal results are the same step.
-  Program value_and_derivatives(const std::vector<std::size_t>& inputs) const;
+  /// The derivatives of f with respect to these inputs, as results in this order: `after_value`, after the results
+  /// {f, f'}. Equal results are the same step. The function has inputs.
+  Program derivatives(const std::vector<std::size_t>& inputs, bool after_value) const;
 
   const Program& value() const { return value_; }                                ///< results {f}
   const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
@@ -77,7 +101,7 @@ class Function {
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
 
-  /// What plans need to know about the function, computed at the first call.
+  /// Computed at the first call.
   const FunctionFacts& facts() const;
 
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).

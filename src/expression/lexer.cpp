@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "expression/parser.h"
-#include "gdpa/error.h"
 
 namespace gdpa::activation {
 
@@ -48,14 +47,12 @@ class Lexer {
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
     const std::size_t length = static_cast<std::size_t>(end - begin);
     if (error == std::errc::result_out_of_range) {
-      throw Error(ErrorKind::value, fault(text_, position_, "this number is beyond the range of fp64", ""));
+      refuse_at(text_, position_, "this number is beyond the range of fp64", "");
     }
     const std::size_t after = position_ + length;
     if (is_letter(at(after)) || is_digit(at(after)) || at(after) == '.') {
-      throw Error(
-          ErrorKind::value,
-          fault(text_, after, fmt::format("expected an operator after the number {}", text_.substr(position_, length)),
-                "write a product with *: 2 * s"));
+      refuse_at(text_, after, fmt::format("expected an operator after the number {}", text_.substr(position_, length)),
+                "write a product with *: 2 * s");
     }
     return take(Token::Kind::number, length, value);
   }
@@ -79,11 +76,9 @@ class Lexer {
     }
     std::size_t length = 1;  // the whole of a UTF-8 character
     while ((at(position_ + length) & 0xC0) == 0x80) ++length;
-    throw Error(
-        ErrorKind::value,
-        fault(text_, position_, fmt::format("\"{}\" is no part of an expression", text_.substr(position_, length)),
+    refuse_at(text_, position_, fmt::format("\"{}\" is no part of an expression", text_.substr(position_, length)),
               "expressions hold numbers, s, names, + - * / // % ^, comparisons, & | ~, parentheses, brackets and "
-              "commas"));
+              "commas");
   }
 
   Token take(Token::Kind kind, std::size_t length, double value = 0) {

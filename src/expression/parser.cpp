@@ -26,6 +26,7 @@
 #include <limits>
 #include <numbers>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -102,10 +103,15 @@ const std::vector<Builtin>& builtins() {
 /// Its first argument is a condition.
 constexpr std::string_view where = "where";
 
-const Builtin* find_builtin(std::string_view name) {
-  const auto found = std::find_if(builtins().begin(), builtins().end(), [&](const auto& f) { return f.name == name; });
-  return found == builtins().end() ? nullptr : &*found;
+/// Returns the row of a table with this name, or a null pointer.
+template <class Table>
+auto find_name(const Table& table, std::string_view name) {
+  const auto found = std::ranges::find_if(table, [&](const auto& row) { return row.name == name; });
+  return found == std::end(table) ? nullptr : &*found;
 }
+
+const Builtin* find_builtin(std::string_view name) { return find_name(builtins(), name); }
+const NamedActivation* find_activation(std::string_view name) { return find_name(named_activations(), name); }
 
 /// A condition of the language with a name: a mask of docs/masks.md.
 struct NamedMask {
@@ -115,18 +121,6 @@ struct NamedMask {
 };
 constexpr NamedMask named_masks[] = {
     {"causal", 0, 0}, {"window", 2, 2}, {"prefix", 1, 1}, {"interval", 2, 2}, {"hstu", 2, 4}};
-
-const NamedMask* find_mask(std::string_view name) {
-  const auto* const found =
-      std::find_if(std::begin(named_masks), std::end(named_masks), [&](const auto& row) { return row.name == name; });
-  return found == std::end(named_masks) ? nullptr : found;
-}
-
-const NamedActivation* find_activation(std::string_view name) {
-  const auto& table = named_activations();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
-  return found == table.end() ? nullptr : &*found;
-}
 
 std::vector<std::string> function_names() {
   std::vector<std::string> names = {std::string(where)};
@@ -204,7 +198,8 @@ class Parser {
   Parser(Tree& tree, std::optional<NodeId> score, std::string_view text, int depth = 0)
       : tree_(tree), score_(score), text_(text), tokens_(tokenize(text)), depth_(depth) {}
 
-  NodeId whole() {
+  /// Everything but the tree.
+  Parsed whole() {
     const bool is_empty = tokens_.size() == 1;
     if (is_empty && score_) {
       throw Error(ErrorKind::value,
@@ -212,21 +207,14 @@ class Parser {
                   "but the text is empty");
     }
     if (is_empty) throw Error(ErrorKind::value, "expected a condition (kv_idx <= q_idx), but the text is empty");
-    const NodeId root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
-    contents.end = peek().position;
-    if (peek().kind == Token::Kind::name && peek().text == "with") {
-      bindings();
-    }
+    parsed_.root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
+    parsed_.contents.end = peek().position;
+    // The clause "with" is no part of the canonical text, which is completed once parameters given elsewhere are known.
+    parsed_.text = canonical_.text();
+    if (peek().kind == Token::Kind::name && peek().text == "with") bindings();
     if (peek().kind != Token::Kind::end) unexpected("an operator or the end");
-    return root;
+    return std::move(parsed_);
   }
-
-  std::string canonical() const { return canonical_.text(); }
-  std::size_t functions = 1;
-  std::map<std::string, double> bound;
-  std::map<std::string, std::size_t> parameters;
-  std::map<std::string, std::size_t> reads;
-  Contents contents;
 
  private:
   /// A number, or a condition if `choice` is given.
@@ -247,7 +235,7 @@ class Parser {
       const NodeId is_head = compare("==", tree_.head(), tree_.number(static_cast<double>(head)));
       root = tree_.select(is_head, of_heads[head], root);
     }
-    functions = of_heads.size();
+    parsed_.functions = of_heads.size();
     return root;
   }
 
@@ -267,7 +255,7 @@ class Parser {
   bool at(std::string_view symbol) const { return is_symbol(peek(), symbol); }
 
   [[noreturn]] void fail(const Token& token, std::string_view what, std::string_view advice = "") const {
-    throw Error(ErrorKind::value, fault(text_, token.position, what, advice));
+    refuse_at(text_, token.position, what, advice);
   }
 
   [[noreturn]] void unexpected(std::string_view expected) const {
@@ -286,13 +274,13 @@ class Parser {
            (peek(1).kind == Token::Kind::end || peek(1).text == "with" || peek(1).text == ";");
   }
 
-  NodeId function() { return is_bare_name() ? bare_name() : expression_number(); }
-
-  NodeId bare_name() { return activation(*find_activation(take().text), *score_); }
+  NodeId function() {
+    return is_bare_name() ? activation(*find_activation(take().text), *score_) : expression_number();
+  }
 
   // The expression of a named function is parsed with x instead of s.
   NodeId activation(const NamedActivation& row, NodeId x) {
-    return Parser(tree_, x, row.expression, depth_ + 1).whole();
+    return Parser(tree_, x, row.expression, depth_ + 1).whole().root;
   }
 
   NodeId number(const Value& value) const {
@@ -445,9 +433,8 @@ class Parser {
   Value primary() {
     const Token first = peek();
     if (first.kind == Token::Kind::number) return {first, tree_.number(take().number)};
-    if (first.kind == Token::Kind::name && find_mask(first.text) != nullptr && peek(1).text == "(") {
-      return {first, 0, named_mask(*find_mask(first.text))};
-    }
+    const NamedMask* const mask = find_name(named_masks, first.text);
+    if (first.kind == Token::Kind::name && mask != nullptr && peek(1).text == "(") return {first, 0, named_mask(*mask)};
     if (first.kind == Token::Kind::name) return {first, name()};
     if (!at("(")) unexpected("a number, s, a name or \"(\"");
     take();
@@ -477,12 +464,12 @@ class Parser {
     }
     note(token);
     if (at("[")) return read(token);
-    parameters.try_emplace(token.text, token.position);
+    parsed_.parameters.try_emplace(token.text, token.position);
     return tree_.parameter(token.text);
   }
 
   void note(const Token& token) {
-    contents.names.push_back(
+    parsed_.contents.names.push_back(
         {token.text, token.position, token.position + token.text.size(), token.position == whole_index_});
   }
 
@@ -497,12 +484,12 @@ class Parser {
       indices.push_back(expression_number());
     } while (at(","));
     expect("]");
-    contents.reads.push_back({tensor.text, std::move(names_of_indices)});
+    parsed_.contents.reads.push_back({tensor.text, std::move(names_of_indices)});
     if (indices.size() > most_axes) {
       fail(tensor, fmt::format("{} has {} indices", tensor.text, indices.size()),
            fmt::format("a tensor has at most {} axes: combine two of them", most_axes));
     }
-    reads.try_emplace(tensor.text, tensor.position);
+    parsed_.reads.try_emplace(tensor.text, tensor.position);
     return tree_.read(tensor.text, std::move(indices));
   }
 
@@ -579,7 +566,7 @@ class Parser {
 
   /// A position that a named mask reads, although the text does not have its name.
   NodeId position(const std::string& name) {
-    contents.names.push_back({name, peek().position, peek().position, false});
+    parsed_.contents.names.push_back({name, peek().position, peek().position, false});
     return tree_.parameter(name);
   }
 
@@ -595,18 +582,14 @@ class Parser {
     return [](NodeId a, NodeId) { return a; };
   }
 
-  static Choice all_of(const std::vector<Choice>& parts) {
-    return [parts](NodeId a, NodeId b) {
-      for (auto part = parts.rbegin(); part != parts.rend(); ++part) a = (*part)(a, b);
-      return a;
+  static Choice joined(const std::vector<Choice>& parts, bool are_all) {
+    return [parts, are_all](NodeId a, NodeId b) {
+      for (const Choice& part : parts | std::views::reverse) (are_all ? a : b) = part(a, b);
+      return are_all ? a : b;
     };
   }
-  static Choice any_of(const std::vector<Choice>& parts) {
-    return [parts](NodeId a, NodeId b) {
-      for (auto part = parts.rbegin(); part != parts.rend(); ++part) b = (*part)(a, b);
-      return b;
-    };
-  }
+  static Choice all_of(const std::vector<Choice>& parts) { return joined(parts, true); }
+  static Choice any_of(const std::vector<Choice>& parts) { return joined(parts, false); }
 
   std::vector<Value> call_arguments() {
     expect("(");
@@ -635,10 +618,8 @@ class Parser {
     fail(function, fmt::format("{} takes {}, but {} came", function.text, wanted, count));
   }
 
-  // The clause "with a = 2, b = -0.5". It is no part of the canonical text, which is completed once parameters given
-  // elsewhere are known.
+  // The clause "with a = 2, b = -0.5".
   void bindings() {
-    const CanonicalText expression_only = canonical_;
     do {
       take();
       const Token parameter = peek();
@@ -651,17 +632,13 @@ class Parser {
       if (at("-") || at("+")) take();
       if (peek().kind != Token::Kind::number) unexpected("a number");
       const double value = sign * take().number;
-      if (!bound.emplace(parameter.text, value).second) {
+      if (!parsed_.bindings.emplace(parameter.text, value).second) {
         fail(parameter, fmt::format("the parameter {} is given twice", parameter.text));
       }
-      if (parameters.count(parameter.text) == 0 && reads.count(parameter.text) == 0) {
-        std::vector<std::string> used;
-        for (const auto& entry : parameters) used.push_back(entry.first);
-        fail(parameter, fmt::format("the expression has no parameter \"{}\"", parameter.text),
-             used.empty() ? "it has none" : "its parameters: " + listed(used));
+      if (!parsed_.parameters.contains(parameter.text) && !parsed_.reads.contains(parameter.text)) {
+        fail(parameter, fmt::format("the expression has no parameter \"{}\"", parameter.text), parameters_of(parsed_));
       }
     } while (at(","));
-    canonical_ = expression_only;
   }
 
   Tree& tree_;
@@ -673,6 +650,7 @@ class Parser {
   bool keeps_quotients_ = false;            // in an argument of floor
   std::optional<std::size_t> whole_index_;  // the position of the last name that is an index and nothing else
   CanonicalText canonical_;
+  Parsed parsed_;
 };
 
 }  // namespace
@@ -683,19 +661,12 @@ Parsed parse(std::string_view text, Form form, const std::string& score_factor) 
                                               "expression",
                                               longest_text, text.size()));
   }
-  Parsed parsed;
-  Tree& tree = parsed.tree;
+  Tree tree;
   const NodeId score = score_factor.empty() ? tree.score() : tree.multiply(tree.parameter(score_factor), tree.score());
-  Parser parser(tree, form == Form::number ? std::optional(score) : std::nullopt, text);
-  parsed.root = parser.whole();
-  parsed.functions = parser.functions;
-  parsed.text = parser.canonical();
-  parsed.bindings = std::move(parser.bound);
-  parsed.parameters = std::move(parser.parameters);
-  parsed.reads = std::move(parser.reads);
-  parsed.contents = std::move(parser.contents);
+  Parsed parsed = Parser(tree, form == Form::number ? std::optional(score) : std::nullopt, text).whole();
+  parsed.tree = std::move(tree);
   if (score_factor.empty()) return parsed;
-  if (!tree.reads_score(parsed.root)) {
+  if (!parsed.tree.reads_score(parsed.root)) {
     throw Error(ErrorKind::value, fmt::format("expected an expression that reads the score s, which has a factor, got "
                                               "\"{}\"; leave the factor out",
                                               parsed.text));
@@ -704,7 +675,7 @@ Parsed parse(std::string_view text, Form form, const std::string& score_factor) 
   return parsed;
 }
 
-std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice) {
+void refuse_at(std::string_view text, std::size_t position, std::string_view what, std::string_view advice) {
   // The message shows only a part of a long text, around the fault.
   constexpr std::size_t margin = 50;
   const auto is_continuation = [&](std::size_t i) { return i < text.size() && (text[i] & 0xC0) == 0x80; };
@@ -720,7 +691,8 @@ std::string fault(std::string_view text, std::size_t position, std::string_view 
   }
   std::size_t column = before_mark.size();
   for (std::size_t i = begin; i < position; ++i) column += is_continuation(i) ? 0 : 1;
-  return fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n", advice);
+  throw Error(ErrorKind::value, fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1,
+                                            advice.empty() ? "" : "\n", advice));
 }
 
 namespace {
@@ -744,35 +716,32 @@ bool is_whole_index(std::string_view text, std::size_t position, std::string_vie
          (text[before] == '[' || text[before] == ',') && (text[after] == ']' || text[after] == ',');
 }
 
-/// The error for a name of version 0.1.
-std::string old_name_fault(std::string_view text, std::size_t position, const OldName& old) {
-  const std::string parameter = fmt::format("or give a parameter with this name its number: ... with {} = 1", old.name);
-  if (old.row.empty() || !is_whole_index(text, position, old.name)) {
-    return fault(text, position, fmt::format("{} is no longer a name of the language", old.name),
-                 fmt::format("write {} for {}, {}", old.position, old.meaning, parameter));
-  }
-  return fault(text, position, fmt::format("{} is no longer a name of the language", old.name),
-               fmt::format("write {} if the axis has the positions in a sequence, or {} if it has the rows of the "
-                           "packed operand; {}",
-                           old.position, old.row, parameter));
+/// Throws the error for a name of version 0.1.
+[[noreturn]] void refuse_old(std::string_view text, std::size_t position, const OldName& old) {
+  const bool may_be_row = !old.row.empty() && is_whole_index(text, position, old.name);
+  const std::string advice =
+      may_be_row ? fmt::format(
+                       "write {} if the axis has the positions in a sequence, or {} if it has the rows of the "
+                       "packed operand; ",
+                       old.position, old.row)
+                 : fmt::format("write {} for {}, ", old.position, old.meaning);
+  refuse_at(text, position, fmt::format("{} is no longer a name of the language", old.name),
+            fmt::format("{}or give a parameter with this name its number: ... with {} = 1", advice, old.name));
 }
 
 }  // namespace
 
-std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name) {
-  const auto old = std::ranges::find(old_names, name, &OldName::name);
-  if (old != old_names.end()) return old_name_fault(text, position, *old);
+void refuse_unbound(std::string_view text, std::size_t position, std::string_view name) {
+  if (const OldName* const old = find_name(old_names, name)) refuse_old(text, position, *old);
   const std::string usual = usual_name(name);
-  if (usual == "softmax") {
-    return fault(text, position, softmax_fault, softmax_advice);
-  }
+  if (usual == "softmax") refuse_at(text, position, softmax_fault, softmax_advice);
   if (usual != name && (find_activation(usual) != nullptr || find_builtin(usual) != nullptr)) {
-    return fault(text, position, fmt::format("there is no function \"{}\"", name),
-                 fmt::format("write {}, which is the same function", usual));
+    refuse_at(text, position, fmt::format("there is no function \"{}\"", name),
+              fmt::format("write {}, which is the same function", usual));
   }
   if (name == "e") {
-    return fault(text, position, "the parameter e has no number",
-                 "write exp(x) for e^x, or give it: ... with e = 2.718281828459045");
+    refuse_at(text, position, "the parameter e has no number",
+              "write exp(x) for e^x, or give it: ... with e = 2.718281828459045");
   }
   // One changed letter in a short name is more often a parameter than a misspelt function: "b", "tau", "beta".
   constexpr std::size_t shortest_misspelt = 4;
@@ -780,8 +749,13 @@ std::string unbound_fault(std::string_view text, std::size_t position, std::stri
   const std::string what = nearest.empty()
                                ? fmt::format("the parameter {} has no number", name)
                                : fmt::format("{} is neither a function nor a parameter with a number", name);
-  return fault(text, position, what,
-               fmt::format("{}give it: ... with {} = 1; or write s for the score", did_you_mean(nearest), name));
+  refuse_at(text, position, what,
+            fmt::format("{}give it: ... with {} = 1; or write s for the score", did_you_mean(nearest), name));
+}
+
+std::string parameters_of(const Parsed& parsed) {
+  const std::string names = fmt::format("{}", fmt::join(parsed.parameters | std::views::keys, ", "));
+  return names.empty() ? "it has none" : "its parameters: " + names;
 }
 
 std::string listed(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }

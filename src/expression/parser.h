@@ -51,11 +51,15 @@ struct Parsed {
 /// follow the grammar, or if it does not read the score that has a factor. Messages do not name the expression.
 Parsed parse(std::string_view text, Form form = Form::number, const std::string& score_factor = "");
 
-/// Returns the message of a fault: the description, the text with a caret below the fault, and a remedy.
-std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);
+/// Throws Error (value) for a fault: the description, the text with a caret below the fault, and a remedy.
+[[noreturn]] void refuse_at(std::string_view text, std::size_t position, std::string_view what,
+                            std::string_view advice);
 
-/// Returns the message for a name without a number: a parameter without a value, or a misspelt function.
-std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name);
+/// Throws Error (value) for a name without a number: a parameter without a value, or a misspelt function.
+[[noreturn]] void refuse_unbound(std::string_view text, std::size_t position, std::string_view name);
+
+/// "its parameters: a, b", or "it has none"
+std::string parameters_of(const Parsed& parsed);
 
 /// "one, two, three"
 std::string listed(const std::vector<std::string>& names);

@@ -21,7 +21,7 @@ using activation::Input;
 struct ScoreDefinition::OfHead {
   Activation activation;
   const activation::Function* function;
-  activation::Program input_derivatives;  ///< by each input
+  activation::Program program;  ///< {f, f'}, then the derivative by each input
 };
 
 namespace {
@@ -85,7 +85,7 @@ ScoreDefinition::ScoreDefinition(const Activation& activation, int64_t heads) {
     std::vector<std::size_t> inputs(function.inputs().size());
     std::iota(inputs.begin(), inputs.end(), 0);
     of_heads->push_back(
-        {activation, &function, inputs.empty() ? activation::Program{} : function.input_derivatives(inputs)});
+        {activation, &function, inputs.empty() ? function.value_and_derivative() : function.derivatives(inputs, true)});
   }
   heads_ = std::move(of_heads);
 }
@@ -95,12 +95,10 @@ ScoreDerivatives ScoreDefinition::evaluate(const ScorePlace& place, double score
   const OfHead& head = heads_->at(static_cast<std::size_t>(place.head));
   const std::vector<Input>& inputs = head.function->inputs();
   const std::vector<double> numbers = numbers_at(inputs, place, read);
-  const std::vector<double> results = activation::evaluate(head.function->value_and_derivative(), score, numbers);
+  const std::vector<double> results = activation::evaluate(head.program, score, numbers);
   ScoreDerivatives at{results[0], results[1], {}};
-  if (inputs.empty()) return at;
-  const std::vector<double> by_input = activation::evaluate(head.input_derivatives, score, numbers);
   for (std::size_t n = 0; n < inputs.size(); ++n) {
-    if (inputs[n].kind != Input::Kind::index) at.by_read.push_back(by_input[n]);
+    if (inputs[n].kind != Input::Kind::index) at.by_read.push_back(results[2 + n]);
   }
   return at;
 }

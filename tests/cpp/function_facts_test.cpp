@@ -1,5 +1,5 @@
 // FunctionFacts: what plans know about a function.
-#include "expression/facts.h"
+#include "expression/function.h"
 
 #include <gtest/gtest.h>
 
