@@ -33,7 +33,8 @@ TEST(Degree, OfHomogeneousFunctionsIsThePowerOfAFactor) {
                                        {"rsqrt(s^2)", -1.0},
                                        {"where(s > 0, s^2, 0)", 2.0},
                                        {"where(s^2 < abs(s * s), s, -s)", 1.0},
-                                       {"s * exp(sign(s))", 1.0}}) {
+                                       {"s * exp(sign(s))", 1.0},
+                                       {"s * floor(s / abs(s))", 1.0}}) {
     ASSERT_EQ(degree(text), expected) << text;
     const Activation activation(text);
     for (const double s : {-2.5, -0.3, 0.7, 4.0}) {
@@ -44,8 +45,9 @@ TEST(Degree, OfHomogeneousFunctionsIsThePowerOfAFactor) {
 }
 
 TEST(Degree, OtherFunctionsHaveNone) {
-  for (const char* text : {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "hardswish", "relu(s) + 1",
-                           "max(s, 1)", "where(s > 1, s, 0)", "s + s^2", "exp(s)", "2^s", "guard(s, -1, inf)"}) {
+  for (const char* text :
+       {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "hardswish", "relu(s) + 1", "max(s, 1)",
+        "floor(3 / s)", "where(s > 1, s, 0)", "s + s^2", "exp(s)", "2^s", "guard(s, -1, inf)"}) {
     EXPECT_EQ(degree(text), std::nullopt) << text;
   }
 }

@@ -48,6 +48,10 @@ Degree degree_of_step(Operation operation, const Step& exponent, const Degree& a
       return product_degree(a, b, 1);
     case Operation::divide:
       return product_degree(a, b, -1);
+    case Operation::floor_divide: {
+      const Degree quotient = product_degree(a, b, -1);
+      return quotient.number == 0 ? quotient : Degree{};
+    }
     case Operation::negate:
     case Operation::absolute:
       return a;
