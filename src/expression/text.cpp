@@ -11,22 +11,21 @@ namespace gdpa::activation {
 namespace {
 
 // The precedence of operators, lowest first. An operand of lower precedence is written in parentheses.
-enum class Binding { comparison, sum, product, sign, primary };
+enum class Binding { comparison, sum, product, sign, power, primary };
 
 struct Operator {
   Operation operation;
   std::string_view sign;
-  Binding own;
-  Binding right;  ///< of the second operand
+  Binding own, left, right;  ///< of the operation and of its operands
 };
-constexpr Operator operators[] = {{Operation::add, " + ", Binding::sum, Binding::sum},
-                                  {Operation::subtract, " - ", Binding::sum, Binding::product},
-                                  {Operation::multiply, " * ", Binding::product, Binding::sign},
-                                  {Operation::divide, " / ", Binding::product, Binding::sign},
-                                  {Operation::power, "^", Binding::primary, Binding::primary},
-                                  {Operation::less, " < ", Binding::comparison, Binding::sum},
-                                  {Operation::less_equal, " <= ", Binding::comparison, Binding::sum},
-                                  {Operation::equal, " == ", Binding::comparison, Binding::sum}};
+constexpr Operator operators[] = {{Operation::add, " + ", Binding::sum, Binding::sum, Binding::sum},
+                                  {Operation::subtract, " - ", Binding::sum, Binding::sum, Binding::product},
+                                  {Operation::multiply, " * ", Binding::product, Binding::product, Binding::sign},
+                                  {Operation::divide, " / ", Binding::product, Binding::product, Binding::sign},
+                                  {Operation::power, "^", Binding::power, Binding::primary, Binding::power},
+                                  {Operation::less, " < ", Binding::comparison, Binding::sum, Binding::sum},
+                                  {Operation::less_equal, " <= ", Binding::comparison, Binding::sum, Binding::sum},
+                                  {Operation::equal, " == ", Binding::comparison, Binding::sum, Binding::sum}};
 
 class Writer {
  public:
@@ -81,7 +80,7 @@ class Writer {
 
   void binary(const Node& node, const Operator& of, Binding around, int depth) {
     open(of.own, around);
-    write(node.a, std::max(of.own, Binding::sum), depth + 1);
+    write(node.a, of.left, depth + 1);
     append(of.sign);
     write(node.b, of.right, depth + 1);
     close(of.own, around);

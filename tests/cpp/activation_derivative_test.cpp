@@ -275,6 +275,11 @@ TEST(Derivative, ItsTextIsTheDerivative) {
   }
 }
 
+TEST(Derivative, ItsTextHasParenthesesAroundAPowerWithAPower) {
+  const Activation activation("((2 + s)^0.3)^1.7");
+  EXPECT_NEAR(Activation(activation.derivative_text()).value(1.5), activation.derivative(1.5), 1e-14);
+}
+
 struct Kink {
   const char* text;
   double score;
