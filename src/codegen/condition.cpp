@@ -400,34 +400,27 @@ std::string condition_source(const Function& mask, unsigned tensor_types) {
   const auto function = [&](Index column, std::string_view name, const Section& of_row, const Section& of_column) {
     const WordsPrinter words(mask, tensor_types, column);
     return fmt::format(
-        "\n  static constexpr bool {0}_are_range = {1};\n"
-        "  template <int groups, class Columns, class Valid>\n"
-        "  __device__ __forceinline__ void valid_{0}([[maybe_unused]] int first_row, [[maybe_unused]] const Columns& "
-        "columns, Valid (&valid)[2]) const {{\n"
-        "{2}"
-        "  }}\n",
-        name, words.is_range(), words.text(of_row, of_column, of_both));
+               "\n  static constexpr bool {}_are_range = {};\n"
+               "  template <int groups, class Columns, class Valid>\n",
+               name, words.is_range()) +
+           member(fmt::format("void valid_{}([[maybe_unused]] int first_row, [[maybe_unused]] const Columns& columns, "
+                              "Valid (&valid)[2]) const",
+                              name),
+                  words.text(of_row, of_column, of_both));
   };
   return fmt::format(
-      "// {}\n"
-      "struct Condition {{\n"
-      "  gdpa::SequencePair pair;\n"
-      "{}\n"
-      "  Condition() = default;\n"
-      "  __device__ __forceinline__ Condition(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
-      "pair(pair_) "
-      "{{\n"
-      "{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ bool holds([[maybe_unused]] int query, [[maybe_unused]] int key) const {{\n"
-      "{}{}{}{}"
-      "    return {} != 0;\n"
-      "  }}\n"
-      "{}{}"
-      "}};\n\n",
-      mask.text(), inputs.members, inputs.constructor, inputs.of_query.statements, inputs.of_key.statements, of_both,
-      condition.statements(), condition.result(), function(Index::key, "keys", inputs.of_query, inputs.of_key),
-      function(Index::query, "queries", inputs.of_key, inputs.of_query));
+             "// {}\n"
+             "struct Condition {{\n"
+             "  gdpa::SequencePair pair;\n"
+             "{}\n"
+             "  Condition() = default;\n",
+             mask.text(), inputs.members) +
+         constructor_of_pair("Condition", inputs.constructor) +
+         member("bool holds([[maybe_unused]] int query, [[maybe_unused]] int key) const",
+                fmt::format("{}{}{}{}    return {} != 0;\n", inputs.of_query.statements, inputs.of_key.statements,
+                            of_both, condition.statements(), condition.result())) +
+         function(Index::key, "keys", inputs.of_query, inputs.of_key) +
+         function(Index::query, "queries", inputs.of_key, inputs.of_query) + "};\n\n";
 }
 
 }  // namespace gdpa::activation

@@ -109,12 +109,9 @@ const Function& of_one_number(const Function& function) {
 std::string shift_of(const Function& function, Accuracy accuracy) {
   if (function.of_sum() == nullptr) return "";
   const RealPrinter shift(function.shift(), function.inputs(), accuracy);
-  return fmt::format(
-      "  __device__ __forceinline__ float shift(const InputValues& in) const {{\n"
-      "{}"
-      "    return {};\n"
-      "  }}\n\n",
-      shift.statements(), shift.result(0));
+  return member("float shift(const InputValues& in) const",
+                fmt::format("{}    return {};\n", shift.statements(), shift.result(0))) +
+         "\n";
 }
 
 /// Returns the statement that adds the shift to the argument of a function.
@@ -145,15 +142,26 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   return head;
 }
 
+/// Returns the member visit().
+std::string visit_member(std::string_view statements) {
+  return "  template <class Body>\n" + member("void visit(Body body) const", statements) + "\n";
+}
+
 /// Returns the members of a struct without a list that a kernel reads in the same way as the members of a list.
 std::string members_of_head(double score_factor) {
-  return fmt::format(
-      "  static constexpr float score_factor = {};\n\n"
-      "  template <class Body>\n"
-      "  __device__ __forceinline__ void visit(Body body) const {{\n"
-      "    body(*this);\n"
-      "  }}\n\n",
-      literal(score_factor));
+  return fmt::format("  static constexpr float score_factor = {};\n\n", literal(score_factor)) +
+         visit_member("    body(*this);\n");
+}
+
+/// Returns the member value(), or value_of_finite().
+std::string value_member(std::string_view name, const std::string& statements) {
+  return member(fmt::format("float {}(float x, const InputValues& in) const", name), statements);
+}
+
+/// Returns the member value_and_derivative().
+std::string derivative_member(const std::string& statements) {
+  return member("void value_and_derivative(float x, const InputValues& in, float& f, float& derivative) const",
+                statements);
 }
 
 /// Returns multiplies_query and query_factor_of() for a function without a list. The factor is scale * score_factor, or
@@ -216,6 +224,16 @@ std::string value_factor_of_head(std::string_view name, const Function& function
       divides ? " / query_factor_of(params, head, static_cast<float>(params.scale))" : "");
 }
 
+/// Returns the begin of a struct of forward.
+std::string begin_forward(std::string_view name, bool scales_scores, bool clamps_at_zero, bool bounds_scores) {
+  return fmt::format(
+      "struct {} {{\n"
+      "  static constexpr bool scales_scores = {};\n"
+      "  static constexpr bool clamps_at_zero = {};\n"
+      "  static constexpr bool bounds_scores = {};\n",
+      name, scales_scores, clamps_at_zero, bounds_scores);
+}
+
 Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
   const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
@@ -248,28 +266,18 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
   if (!shift.empty() && bounds_scores) {
     guarded = fmt::format("{}    x = {};\n{}    return {};\n", shift, x, value.statements(), value.result(0));
   }
-  return {fmt::format("struct {} {{\n"
-                      "  static constexpr bool scales_scores = {};\n"
-                      "  static constexpr bool clamps_at_zero = {};\n"
-                      "  static constexpr bool bounds_scores = {};\n"
-                      "{}{}{}{}{}"
-                      "  __device__ __forceinline__ float value_of_finite(float x, const InputValues& in) const {{\n"
-                      "{}{}"
-                      "    return {};\n"
-                      "  }}\n\n"
-                      "  __device__ __forceinline__ float value(float x, const InputValues& in) const {{\n"
-                      "{}"
-                      "  }}\n"
-                      "}};\n\n",
-                      name, scales_scores, forward.clamps_at_zero, bounds_scores, members_of_head(finite.score_factor),
-                      members_of_query(name, all, multiplies_query, factor),
-                      parameters_of(name, all, finite.takes_scale), value_factor_of_head(name, all, finite, factor),
-                      shift_of(all, accuracy), shift, value.statements(), value.result(0), guarded),
+  return {begin_forward(name, scales_scores, forward.clamps_at_zero, bounds_scores) +
+              members_of_head(finite.score_factor) + members_of_query(name, all, multiplies_query, factor) +
+              parameters_of(name, all, finite.takes_scale) + value_factor_of_head(name, all, finite, factor) +
+              shift_of(all, accuracy) +
+              value_member("value_of_finite",
+                           fmt::format("{}{}    return {};\n", shift, value.statements(), value.result(0))) +
+              "\n" + value_member("value", guarded) + "};\n\n",
           bounds_scores, multiplies_query};
 }
 
 /// Returns a member of a struct that computes a factor of the head times a power of the scale.
-std::string factor_member(std::string_view member, const Function& all, double number, const Program& program,
+std::string factor_member(std::string_view name, const Function& all, double number, const Program& program,
                           double power_of_scale) {
   auto [statements, product] = head_factor_of(all, number, program);
   const std::string scale = fmt::format("parameters[{}]", all.parameters().size());
@@ -277,8 +285,7 @@ std::string factor_member(std::string_view member, const Function& all, double n
   if (power_of_scale != 0 && power_of_scale != 1) {
     product += fmt::format(" * powf({}, {})", scale, literal(power_of_scale));
   }
-  return fmt::format("  __device__ __forceinline__ float {}() const {{\n{}    return {};\n  }}\n\n", member, statements,
-                     product);
+  return member(fmt::format("float {}() const", name), fmt::format("{}    return {};\n", statements, product)) + "\n";
 }
 
 /// The members that the structs of f and f' share. `program` has both as its first results. If it has a degree, f is
@@ -306,18 +313,11 @@ Struct backward_struct(std::string_view name, const Function& all, Accuracy accu
   std::optional<double> degree;
   if (!form.scales_scores) degree = all.facts().degree;
   const RealPrinter both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
-  return {
-      fmt::format("struct {} {{\n"
-                  "{}{}"
-                  "  __device__ __forceinline__ void value_and_derivative(float x, const InputValues& in, float& f, "
-                  "float& derivative) const {{\n"
-                  "{}{}"
-                  "    f = {};\n"
-                  "    derivative = {};\n"
-                  "  }}\n"
-                  "}};\n\n",
-                  name, members_of_backward(name, all, program, degree), shift_of(all, accuracy),
-                  add_shift(all, program.score_factor), both.statements(), both.result(0), both.result(1))};
+  return {fmt::format("struct {} {{\n", name) + members_of_backward(name, all, program, degree) +
+          shift_of(all, accuracy) +
+          derivative_member(fmt::format("{}{}    f = {};\n    derivative = {};\n", add_shift(all, program.score_factor),
+                                        both.statements(), both.result(0), both.result(1))) +
+          "};\n\n"};
 }
 
 /// The inputs of a head, and whether f' may have a factor and lack 1.
@@ -404,26 +404,20 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
     factors += fmt::format("    {{\n{}      totals[{}] *= {};\n    }}\n", factor.statements, k, factor.product);
   }
   return fmt::format(
-      "struct {0} {{\n"
-      "  static constexpr int numbers = {1};\n"
-      "{2}"
-      "  static __device__ __forceinline__ int tensor_of(int number) {{\n"
-      "    constexpr int tensors[] = {{{3}}};\n"
-      "    return tensors[number];\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void value_and_terms(float x, float dp, float& f, float& ds, "
-      "float (&terms)[numbers]) const {{\n"
-      "{4}"
-      "    f = {5};\n"
-      "    ds = {6};\n"
-      "{7}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void multiply_by_factors([[maybe_unused]] float (&totals)[numbers]) const {{\n"
-      "{8}"
-      "  }}\n"
-      "}};\n\n",
-      name, wanted.size(), members_of_backward(name, function, all), fmt::join(tensors, ", "), results.statements(),
-      results.result(0), results.result(1), terms, factors);
+             "struct {} {{\n"
+             "  static constexpr int numbers = {};\n",
+             name, wanted.size()) +
+         members_of_backward(name, function, all) +
+         fmt::format(
+             "  static __device__ __forceinline__ int tensor_of(int number) {{\n"
+             "    constexpr int tensors[] = {{{}}};\n"
+             "    return tensors[number];\n"
+             "  }}\n\n",
+             fmt::join(tensors, ", ")) +
+         member("void value_and_terms(float x, float dp, float& f, float& ds, float (&terms)[numbers]) const",
+                fmt::format("{}    f = {};\n    ds = {};\n{}", results.statements(), results.result(0),
+                            results.result(1), terms)) +
+         "\n" + member("void multiply_by_factors([[maybe_unused]] float (&totals)[numbers]) const", factors) + "};\n\n";
 }
 
 using StructOf = Struct (*)(std::string_view name, const Function&, Accuracy, ForwardForm);
@@ -481,54 +475,40 @@ std::string members_of_list(std::string_view name, const Function& list, const M
   const std::string declaration = numbers.empty() ? "" : fmt::format("  float parameters[{}];\n", numbers.size());
   const std::string initializer = numbers.empty() ? "" : fmt::format(", {{{}}}", joined_by_comma(numbers));
   return fmt::format(
-      "  static constexpr float score_factor = 1.0f;\n"
-      "  int member;\n"
-      "{}\n"
-      "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{\n"
-      "    return {{{}{}}};\n"
-      "  }}\n\n"
-      "  template <class Body>\n"
-      "  __device__ __forceinline__ void visit(Body body) const {{\n"
-      "    switch (member) {{\n"
-      "{}"
-      "    }}\n"
-      "  }}\n\n",
-      declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }), initializer, cases);
+             "  static constexpr float score_factor = 1.0f;\n"
+             "  int member;\n"
+             "{}\n"
+             "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{\n"
+             "    return {{{}{}}};\n"
+             "  }}\n\n",
+             declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }),
+             initializer) +
+         visit_member(fmt::format("    switch (member) {{\n{}    }}\n", cases));
 }
 
 std::string forward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form) {
   if (function.functions() == 1) return forward_struct(name, function, accuracy, form).text;
   const Members members = members_of(name, function, accuracy, form, forward_struct);
-  return fmt::format(
-      "{}struct {} {{\n"
-      "  static constexpr bool scales_scores = {};\n"
-      "  static constexpr bool clamps_at_zero = false;\n"
-      "  static constexpr bool bounds_scores = {};\n"
-      "  static constexpr bool multiplies_query = {};\n"
-      "{}"
-      "  static __device__ float query_factor_of(const gdpa::Params& params, int head, float scale) {{\n"
-      "    return {};\n"
-      "  }}\n\n"
-      "  static __device__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
-      "    return {};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ float value_of_finite(float x, const InputValues& in) const {{\n"
-      "    float result;\n"
-      "    visit([&](const auto& f) {{ result = f.value_of_finite(x * f.score_factor, in); }});\n"
-      "    return result;\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ float value(float x, const InputValues& in) const {{\n"
-      "    float result;\n"
-      "    visit([&](const auto& f) {{ result = f.value(x * f.score_factor, in); }});\n"
-      "    return result;\n"
-      "  }}\n"
-      "}};\n\n",
-      fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores, members.multiplies_query,
-      members_of_list(name, function, members), members.cases_of_head([&](std::size_t i) {
-        return fmt::format("{}::query_factor_of(params, head, scale)", member_name(name, i));
-      }),
-      members.cases_of_head(
-          [&](std::size_t i) { return fmt::format("{}::value_factor_of(params, head)", member_name(name, i)); }));
+  const auto of_member = [&](std::string_view signature, std::string_view call) {
+    return fmt::format(
+        "  static __device__ float {} {{\n    return {};\n  }}\n\n", signature,
+        members.cases_of_head([&](std::size_t i) { return fmt::format("{}::{}", member_name(name, i), call); }));
+  };
+  const auto value = [](std::string_view member) {
+    return value_member(member,
+                        fmt::format("    float result;\n"
+                                    "    visit([&](const auto& f) {{ result = f.{}(x * f.score_factor, in); }});\n"
+                                    "    return result;\n",
+                                    member));
+  };
+  return fmt::format("{}", fmt::join(members.texts, "")) +
+         begin_forward(name, form.scales_scores, false, members.bounds_scores) +
+         fmt::format("  static constexpr bool multiplies_query = {};\n", members.multiplies_query) +
+         members_of_list(name, function, members) +
+         of_member("query_factor_of(const gdpa::Params& params, int head, float scale)",
+                   "query_factor_of(params, head, scale)") +
+         of_member("value_factor_of(const gdpa::Params& params, int head)", "value_factor_of(params, head)") +
+         value("value_of_finite") + "\n" + value("value") + "};\n\n";
 }
 
 std::string backward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form,
@@ -536,19 +516,16 @@ std::string backward_text(std::string_view name, const Function& function, Accur
   if (function.functions() == 1) return struct_of(name, function, accuracy, form).text;
   const Members members = members_of(name, function, accuracy, form, struct_of);
   return fmt::format(
-      "{}struct {} {{\n"
-      "  static constexpr bool scales_scores = true;\n"
-      "  static constexpr bool derivative_lacks_one = false;\n"
-      "{}"
-      "  __device__ __forceinline__ float value_factor() const {{ return 1.0f; }}\n"
-      "  __device__ __forceinline__ float derivative_factor() const {{ return 1.0f; }}\n\n"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const InputValues& in, float& f, "
-      "float& derivative) const {{\n"
-      "    visit([&](const auto& member) {{ member.value_and_derivative(x * member.score_factor, in, f, derivative); "
-      "}});\n"
-      "  }}\n"
-      "}};\n\n",
-      fmt::join(members.texts, ""), name, members_of_list(name, function, members));
+             "{}struct {} {{\n"
+             "  static constexpr bool scales_scores = true;\n"
+             "  static constexpr bool derivative_lacks_one = false;\n",
+             fmt::join(members.texts, ""), name) +
+         members_of_list(name, function, members) + getter("float value_factor() const", "1.0f") +
+         getter("float derivative_factor() const", "1.0f") + "\n" +
+         derivative_member(
+             "    visit([&](const auto& member) { member.value_and_derivative(x * member.score_factor, in, "
+             "f, derivative); });\n") +
+         "};\n\n";
 }
 
 }  // namespace

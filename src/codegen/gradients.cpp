@@ -165,65 +165,52 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     flush = fmt::format("{}    sums{}[offset].add(term);\n", printer.offset_of_number(*with_sums), *with_sums);
   }
   return fmt::format(
-      "{}#include \"common/parameter_sum.cuh\"\n\n"
-      "// {}\n"
-      "struct InputValues {{\n{}}};\n\n"
-      "struct Gradients {{\n"
-      "  using Sum = {};\n\n"
-      "  gdpa::SequencePair pair;\n"
-      "  float parameters[{}];\n"
-      "  float totals[{}] = {{}};\n"
-      "{}\n"
-      "  __device__ __forceinline__ Gradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
-      "pair(pair_) {{\n"
-      "{}"
-      "  }}\n\n"
-      "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) "
-      "{{\n"
-      "    return {{params, pair}};\n"
-      "  }}\n\n"
-      "  static constexpr int diagonals = {};\n"
-      "  static constexpr int sum_threads = {};\n"
-      "  static constexpr bool has_histogram = {};\n"
-      "  float* thread_sums = nullptr;\n"
-      "  float* histogram = nullptr;\n\n"
-      "  __device__ __forceinline__ int64_t elements() const {{ return {}; }}\n\n"
-      "  __device__ __forceinline__ void flush([[maybe_unused]] int element, [[maybe_unused]] float term) {{\n"
-      "{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ bool has_pairs_at([[maybe_unused]] int first_key, [[maybe_unused]] int keys) const "
-      "{{\n"
-      "    return !Sum::adds_pairs || (true{});\n"
-      "  }}\n\n"
-      "  template <bool are_regular>\n"
-      "  __device__ __forceinline__ void add([[maybe_unused]] int pass, const float (&scores)[2], const float "
-      "(&grad_p)[2], [[maybe_unused]] const bool (&is_valid)[2], [[maybe_unused]] int query, int first_key, "
-      "[[maybe_unused]] float (&diagonal)[2]) {{\n"
-      "{}"
-      "#pragma unroll\n"
-      "    for (int c = 0; c < 2; ++c) {{\n"
-      "      [[maybe_unused]] const float x = scores[c];\n"
-      "      [[maybe_unused]] const int key = first_key + c;\n"
-      "      const float dp = grad_p[c];\n"
-      "{}"
-      "      [[maybe_unused]] const InputValues in{{{}}};\n"
-      "{}{}"
-      "    }}\n"
-      "{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void add_diagonal([[maybe_unused]] int read, [[maybe_unused]] int query, "
-      "[[maybe_unused]] int key, [[maybe_unused]] float term) {{\n"
-      "{}{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void end() {{\n"
-      "{}"
-      "  }}\n"
-      "}};\n",
-      inputs_header(function), function.text(), text.struct_members, form.sum, function.parameters().size(),
-      std::max<std::size_t>(of.totals, 1), members, constructor, of.diagonals, with_sums ? form.sum_threads : 0,
-      of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.has_pairs, of.before, text.at(),
-      text.values, derivatives.statements(), of.of_score, of.after, of.add_diagonal.empty() ? "" : text.at(),
-      of.add_diagonal, of.end);
+             "{}#include \"common/parameter_sum.cuh\"\n\n"
+             "// {}\n"
+             "struct InputValues {{\n{}}};\n\n"
+             "struct Gradients {{\n"
+             "  using Sum = {};\n\n"
+             "  gdpa::SequencePair pair;\n"
+             "  float parameters[{}];\n"
+             "  float totals[{}] = {{}};\n"
+             "{}\n",
+             inputs_header(function), function.text(), text.struct_members, form.sum, function.parameters().size(),
+             std::max<std::size_t>(of.totals, 1), members) +
+         constructor_of_pair("Gradients", constructor) + of_pair("Gradients") +
+         fmt::format(
+             "  static constexpr int diagonals = {};\n"
+             "  static constexpr int sum_threads = {};\n"
+             "  static constexpr bool has_histogram = {};\n"
+             "  float* thread_sums = nullptr;\n"
+             "  float* histogram = nullptr;\n\n",
+             of.diagonals, with_sums ? form.sum_threads : 0, of.diagonals == 0 && with_sums && form.sum_threads == 0) +
+         getter("int64_t elements() const", elements) + "\n" +
+         member("void flush([[maybe_unused]] int element, [[maybe_unused]] float term)", flush) + "\n" +
+         member("bool has_pairs_at([[maybe_unused]] int first_key, [[maybe_unused]] int keys) const",
+                fmt::format("    return !Sum::adds_pairs || (true{});\n", of.has_pairs)) +
+         "\n  template <bool are_regular>\n" +
+         member(
+             "void add([[maybe_unused]] int pass, const float (&scores)[2], const float (&grad_p)[2], "
+             "[[maybe_unused]] const bool (&is_valid)[2], [[maybe_unused]] int query, int first_key, "
+             "[[maybe_unused]] float (&diagonal)[2])",
+             fmt::format("{}"
+                         "#pragma unroll\n"
+                         "    for (int c = 0; c < 2; ++c) {{\n"
+                         "      [[maybe_unused]] const float x = scores[c];\n"
+                         "      [[maybe_unused]] const int key = first_key + c;\n"
+                         "      const float dp = grad_p[c];\n"
+                         "{}"
+                         "      [[maybe_unused]] const InputValues in{{{}}};\n"
+                         "{}{}"
+                         "    }}\n"
+                         "{}",
+                         of.before, text.at(), text.values, derivatives.statements(), of.of_score, of.after)) +
+         "\n" +
+         member(
+             "void add_diagonal([[maybe_unused]] int read, [[maybe_unused]] int query, [[maybe_unused]] int key, "
+             "[[maybe_unused]] float term)",
+             of.add_diagonal.empty() ? "" : text.at() + of.add_diagonal) +
+         "\n" + member("void end()", of.end) + "};\n";
 }
 
 namespace {
@@ -354,65 +341,43 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
           // An index beyond the axis is clamped to an element of another score.
           own += fmt::format(" && pair.length_{} - 1 <= last{}_{}", is_key ? "k" : "q", n, axis);
         }
-        spread = fmt::format(
-            "  static constexpr float factor = {1};\n"
-            "  __device__ __forceinline__ Sum* elements() const {{ return sums{0}; }}\n"
-            "  __device__ __forceinline__ {2} offset_of_query(int query) const {{\n"
-            "{3}    return {4};\n  }}\n"
-            "  __device__ __forceinline__ {2} offset_of_key(int key) const {{\n"
-            "{5}    return {6};\n  }}\n"
-            "  __device__ __forceinline__ bool has_adjacent_keys(int key, int count) const {{ return {10} == 1{7}; }}\n"
-            "  __device__ __forceinline__ bool has_queries(int query, int count) const {{ return true{8}; }}\n"
-            "  __device__ __forceinline__ {2} query_stride() const {{ return {9}; }}\n"
-            "  __device__ __forceinline__ bool has_own_elements() const {{ return {11}; }}\n",
-            n, factor, printer.offset_type(n), text.of_query.statements, printer.grad_element(n, Dependence::query),
-            text.of_key.statements, printer.grad_element(n, Dependence::key), has_keys, has_queries, of_query, of_key,
-            own);
+        const std::string_view type = printer.offset_type(n);
+        const auto offset = [&](std::string_view position, Dependence side, const Section& section) {
+          return member(fmt::format("{0} offset_of_{1}(int {1}) const", type, position),
+                        fmt::format("{}    return {};\n", section.statements, printer.grad_element(n, side)));
+        };
+        spread = fmt::format("  static constexpr float factor = {};\n", factor) +
+                 getter("Sum* elements() const", fmt::format("sums{}", n)) +
+                 offset("query", Dependence::query, text.of_query) + offset("key", Dependence::key, text.of_key) +
+                 getter("bool has_adjacent_keys(int key, int count) const", of_key + " == 1" + has_keys) +
+                 getter("bool has_queries(int query, int count) const", "true" + has_queries) +
+                 getter(fmt::format("{} query_stride() const", type), of_query) +
+                 getter("bool has_own_elements() const", own);
         break;
       }
     }
   }
+  const std::string of_difference = diagonals.empty() ? "" : text.of_difference.statements;
   return fmt::format(
-      "#include \"common/parameter_sum.cuh\"\n\n"
-      "struct TensorGradients {{\n"
-      "  using Sum = {};\n"
-      "  static constexpr bool have_totals = {}, are_spread = {}, has_lookup = {};\n"
-      "  static constexpr int diagonals = {};\n\n"
-      "  gdpa::SequencePair pair;\n"
-      "{}{}\n"
-      "  __device__ __forceinline__ TensorGradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
-      "pair(pair_) {{\n"
-      "{}{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void add_total([[maybe_unused]] float term) {{\n"
-      "{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ auto element_of_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key) "
-      "const {{\n"
-      "{}"
-      "    return {};\n"
-      "  }}\n"
-      "  template <class Element>\n"
-      "  __device__ __forceinline__ void add_to_element([[maybe_unused]] Element element, [[maybe_unused]] float term) "
-      "{{\n"
-      "{}"
-      "  }}\n"
-      "  __device__ __forceinline__ void add_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key, "
-      "[[maybe_unused]] float term) {{\n"
-      "{}{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ int index_of_lookup([[maybe_unused]] int entry) const {{\n"
-      "{}"
-      "  }}\n"
-      "  __device__ __forceinline__ void add_to_lookup([[maybe_unused]] int entry, [[maybe_unused]] float term) {{\n"
-      "{}"
-      "  }}\n\n"
-      "{}"
-      "}};\n\n",
-      sum, !totals.empty(), !spread.empty(), !add_to_lookup.empty(), diagonal_count, text.members, members,
-      text.constructor, constructor, totals, diagonals.empty() ? "" : text.of_difference.statements, element,
-      add_to_element, diagonals.empty() ? "" : text.of_difference.statements, diagonals, index_of_lookup, add_to_lookup,
-      spread);
+             "#include \"common/parameter_sum.cuh\"\n\n"
+             "struct TensorGradients {{\n"
+             "  using Sum = {};\n"
+             "  static constexpr bool have_totals = {}, are_spread = {}, has_lookup = {};\n"
+             "  static constexpr int diagonals = {};\n\n"
+             "  gdpa::SequencePair pair;\n"
+             "{}{}\n",
+             sum, !totals.empty(), !spread.empty(), !add_to_lookup.empty(), diagonal_count, text.members, members) +
+         constructor_of_pair("TensorGradients", text.constructor + constructor) +
+         member("void add_total([[maybe_unused]] float term)", totals) + "\n" +
+         member("auto element_of_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key) const",
+                fmt::format("{}    return {};\n", of_difference, element)) +
+         "  template <class Element>\n" +
+         member("void add_to_element([[maybe_unused]] Element element, [[maybe_unused]] float term)", add_to_element) +
+         member("void add_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key, [[maybe_unused]] float term)",
+                of_difference + diagonals) +
+         "\n" + member("int index_of_lookup([[maybe_unused]] int entry) const", index_of_lookup) +
+         member("void add_to_lookup([[maybe_unused]] int entry, [[maybe_unused]] float term)", add_to_lookup) + "\n" +
+         spread + "};\n\n";
 }
 
 std::string stored_terms_source(const Function& function, unsigned wanted, std::string_view element) {

@@ -19,24 +19,28 @@ std::string inputs_header(const Function& function) {
 
 namespace {
 
+/// The member at() of Inputs, which computes the values at a position.
+std::string values_at(std::string_view arguments, const std::string& statements, const std::string& values) {
+  return member(fmt::format("Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+                            "const OfDifference& of_difference{}) const",
+                            arguments),
+                fmt::format("{}    return {{{}}};\n", statements, values));
+}
+
 /// The members of Inputs for StagedTile.
 std::string tile_source(const InputsPrinter& printer, std::size_t read, const std::string& copies) {
-  const InputsText& text = printer.text();
-  return fmt::format(
-      "\n  using TileReader = {0};\n"
-      "  __device__ __forceinline__ const TileReader::Storage* tile_row(int query) const {{\n"
-      "    return gdpa::index::element(p{1}, gdpa::index::nearest_from_0(query, last{1}_{2}) * stride{1}_{2});\n"
-      "  }}\n"
-      "  __device__ __forceinline__ auto tile_row_bytes() const {{ return stride{1}_{2}; }}\n"
-      "  __device__ __forceinline__ int last_tile_query() const {{ return last{1}_{2}; }}\n"
-      "  __device__ __forceinline__ int last_tile_key() const {{ return last{1}_{3}; }}\n\n"
-      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
-      "const OfDifference& of_difference, float of_tile) const {{\n"
-      "{4}    const float r{1} = of_tile;\n{5}"
-      "    return {{{6}}};\n"
-      "  }}\n",
-      printer.reader(read), read, printer.axis_of(read, Index::query), printer.axis_of(read, Index::key), copies,
-      text.of_both, text.values);
+  const std::string last_query = fmt::format("last{}_{}", read, printer.axis_of(read, Index::query));
+  const std::string last_key = fmt::format("last{}_{}", read, printer.axis_of(read, Index::key));
+  const std::string stride = fmt::format("stride{}_{}", read, printer.axis_of(read, Index::query));
+  return fmt::format("\n  using TileReader = {};\n", printer.reader(read)) +
+         member("const TileReader::Storage* tile_row(int query) const",
+                fmt::format("    return gdpa::index::element(p{}, gdpa::index::nearest_from_0(query, {}) * {});\n",
+                            read, last_query, stride)) +
+         getter("auto tile_row_bytes() const", stride) + getter("int last_tile_query() const", last_query) +
+         getter("int last_tile_key() const", last_key) + "\n" +
+         values_at(", float of_tile",
+                   fmt::format("{}    const float r{} = of_tile;\n{}", copies, read, printer.text().of_both),
+                   printer.text().values);
 }
 
 /// The members of Inputs for StagedLookups and LaneLookups.
@@ -69,34 +73,22 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
   const LookupDifference form = difference.value_or(LookupDifference{});
   std::string of_difference;
   if (difference) {
-    of_difference = fmt::format(
-        "  __device__ __forceinline__ static auto number_of(const OfQuery& of) {{ return of.r{}; }}\n"
-        "  __device__ __forceinline__ static auto number_of(const OfKey& of) {{ return of.r{}; }}\n"
-        "  template <class Number>\n"
-        "  __device__ __forceinline__ int lookup_entry(int lookup, Number apart) const {{\n"
-        "{}    return 0;\n  }}\n",
-        difference->of_query, difference->of_key, entries);
+    of_difference = getter("static auto number_of(const OfQuery& of)", fmt::format("of.r{}", difference->of_query)) +
+                    getter("static auto number_of(const OfKey& of)", fmt::format("of.r{}", difference->of_key)) +
+                    "  template <class Number>\n" +
+                    member("int lookup_entry(int lookup, Number apart) const", entries + "    return 0;\n");
   }
   return fmt::format(
-      "\n  static constexpr int lookups = {};\n"
-      "  static constexpr bool has_difference = {}, is_query_first = {}, is_absolute = {}, are_integers = {}, "
-      "fits_32_bits = {}, is_monotone = {};\n"
-      "  __device__ __forceinline__ int lookup_entries(int lookup) const {{\n"
-      "{}    return 0;\n  }}\n"
-      "  __device__ __forceinline__ int lookup_index(int lookup, int entry) const {{\n"
-      "{}    return 0;\n  }}\n"
-      "  __device__ __forceinline__ float lookup_element(int lookup, int index) const {{\n"
-      "{}    return 0.0f;\n  }}\n"
-      "{}"
-      "  template <class Number, class Lookups>\n"
-      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
-      "const OfDifference& of_difference, Number apart, const Lookups& lookups) const {{\n"
-      "{}{}"
-      "    return {{{}}};\n"
-      "  }}\n",
-      lookups.size(), difference.has_value(), form.is_query_first, form.is_absolute, form.is_of_integers,
-      form.fits_32_bits, form.is_monotone, sizes, indices, elements, of_difference, copies, printer.text().of_both,
-      printer.text().values);
+             "\n  static constexpr int lookups = {};\n"
+             "  static constexpr bool has_difference = {}, is_query_first = {}, is_absolute = {}, are_integers = {}, "
+             "fits_32_bits = {}, is_monotone = {};\n",
+             lookups.size(), difference.has_value(), form.is_query_first, form.is_absolute, form.is_of_integers,
+             form.fits_32_bits, form.is_monotone) +
+         member("int lookup_entries(int lookup) const", sizes + "    return 0;\n") +
+         member("int lookup_index(int lookup, int entry) const", indices + "    return 0;\n") +
+         member("float lookup_element(int lookup, int index) const", elements + "    return 0.0f;\n") + of_difference +
+         "  template <class Number, class Lookups>\n" +
+         values_at(", Number apart, const Lookups& lookups", copies + printer.text().of_both, printer.text().values);
 }
 
 }  // namespace
@@ -109,53 +101,31 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
   const std::vector<Lookup> lookups = lookups_of(function, tensor_types);
   const std::string copies =
       text.of_query.copies("of_query") + text.of_key.copies("of_key") + text.of_difference.copies("of_difference");
+  const auto of_section = [](std::string_view signature, const Section& section) {
+    return member(signature, fmt::format("{}    return {{{}}};\n", section.statements, section.names())) + "\n";
+  };
   return fmt::format(
-      "struct InputValues {{\n{}}};\n\n"
-      "struct Inputs {{\n"
-      "  using Values = ::InputValues;\n"
-      "  struct OfQuery {{\n{}  }};\n"
-      "  struct OfKey {{\n{}  }};\n"
-      "  struct OfDifference {{\n{}  }};\n"
-      "  static constexpr bool leaves_registers = false;\n"
-      "  static constexpr bool reads_keys = {}, reads_differences = {};\n"
-      "  gdpa::SequencePair pair;\n"
-      "{}\n"
-      "  Inputs() = default;\n"
-      "  __device__ __forceinline__ Inputs(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
-      "{{\n"
-      "{}"
-      "  }}\n\n"
-      "  static __device__ __forceinline__ Inputs of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
-      "    return {{params, pair}};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ void end_group(int group) const {{\n"
-      "    if (group % 4 == 3) __syncwarp();\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ OfQuery of_query(int query) const {{\n"
-      "{}"
-      "    return {{{}}};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ OfKey of_key(int key) const {{\n"
-      "{}"
-      "    return {{{}}};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ OfDifference of_difference(int query, int key) const {{\n"
-      "{}"
-      "    return {{{}}};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ Values at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
-      "const OfDifference& of_difference) const {{\n"
-      "{}{}{}"
-      "    return {{{}}};\n"
-      "  }}\n"
-      "{}{}"
-      "}};\n\n",
-      text.struct_members, text.of_query.members(), text.of_key.members(), text.of_difference.members(),
-      function.facts().reads_of_keys > 0, function.facts().reads_of_differences > 0, text.members, text.constructor,
-      text.of_query.statements, text.of_query.names(), text.of_key.statements, text.of_key.names(),
-      text.of_difference.statements, text.of_difference.names(), copies, text.tile_load, text.of_both, text.values,
-      tile ? tile_source(printer, *tile, copies) : "",
-      lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies));
+             "struct InputValues {{\n{}}};\n\n"
+             "struct Inputs {{\n"
+             "  using Values = ::InputValues;\n"
+             "  struct OfQuery {{\n{}  }};\n"
+             "  struct OfKey {{\n{}  }};\n"
+             "  struct OfDifference {{\n{}  }};\n"
+             "  static constexpr bool leaves_registers = false;\n"
+             "  static constexpr bool reads_keys = {}, reads_differences = {};\n"
+             "  gdpa::SequencePair pair;\n"
+             "{}\n"
+             "  Inputs() = default;\n",
+             text.struct_members, text.of_query.members(), text.of_key.members(), text.of_difference.members(),
+             function.facts().reads_of_keys > 0, function.facts().reads_of_differences > 0, text.members) +
+         constructor_of_pair("Inputs", text.constructor) + of_pair("Inputs") +
+         member("void end_group(int group) const", "    if (group % 4 == 3) __syncwarp();\n") + "\n" +
+         of_section("OfQuery of_query(int query) const", text.of_query) +
+         of_section("OfKey of_key(int key) const", text.of_key) +
+         of_section("OfDifference of_difference(int query, int key) const", text.of_difference) +
+         values_at("", copies + text.tile_load + text.of_both, text.values) +
+         (tile ? tile_source(printer, *tile, copies) : "") +
+         (lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies)) + "};\n\n";
 }
 
 std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,

@@ -36,6 +36,28 @@ std::string_view position_of(Index index) {
   return positions[static_cast<std::size_t>(index)];
 }
 
+std::string member(std::string_view signature, std::string_view statements) {
+  return fmt::format("  __device__ __forceinline__ {} {{\n{}  }}\n", signature, statements);
+}
+
+std::string getter(std::string_view signature, std::string_view expression) {
+  return fmt::format("  __device__ __forceinline__ {} {{ return {}; }}\n", signature, expression);
+}
+
+std::string constructor_of_pair(std::string_view name, std::string_view statements) {
+  return member(fmt::format("{}(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_)", name),
+                statements) +
+         "\n";
+}
+
+std::string of_pair(std::string_view name) {
+  return fmt::format(
+      "  static __device__ __forceinline__ {} of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
+      "    return {{params, pair}};\n"
+      "  }}\n\n",
+      name);
+}
+
 namespace {
 
 /// The operator between two operands, or nothing.

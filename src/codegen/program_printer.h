@@ -25,6 +25,18 @@ std::string index_literal(double number);
 /// Returns the expression of a position in the generated structs.
 std::string_view position_of(Index index);
 
+/// Returns a member function of a generated struct.
+std::string member(std::string_view signature, std::string_view statements);
+
+/// Returns a member function that returns an expression, in one line.
+std::string getter(std::string_view signature, std::string_view expression);
+
+/// Returns the constructor of a struct from the parameters and the sequences of a head and batch entry.
+std::string constructor_of_pair(std::string_view name, std::string_view statements);
+
+/// Returns the member of(), which calls this constructor.
+std::string of_pair(std::string_view name);
+
 /// The walk that all arithmetics share: `const <type> <prefix><step> = <expression>;`.
 class ProgramPrinter {
  public:
