@@ -8,8 +8,10 @@
 #define GDPA_CPU_SIMD_MATH_INL_H
 #endif
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <numbers>
 #include <type_traits>
@@ -23,64 +25,47 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// The coefficients for T, which is float or double.
+template <class T>
+constexpr const auto& of_type(const auto& of_float, const auto& of_double) {
+  if constexpr (std::is_same_v<T, float>) {
+    return of_float;
+  } else {
+    return of_double;
+  }
+}
+
 /// The constants of a type: sizes of its fields, ranges, and coefficient arrays.
 template <class T>
-struct Numbers;
+struct Numbers {
+  static constexpr bool is_float = std::is_same_v<T, float>;
+  using Bits = std::conditional_t<is_float, std::uint32_t, std::uint64_t>;
 
-template <>
-struct Numbers<float> {
-  static constexpr int mantissa_bits = 23;
-  static constexpr float round_to_integer = 0x1.8p23F;   ///< x + this - this is x rounded, for |x| < 2^22
-  static constexpr float exponent_as_integer = 0x1p23F;  ///< its low bits hold a small integer
-  static constexpr float exponent_bias = 127.0F;
-  static constexpr float smallest_normal = 0x1p-126F;
-  static constexpr float denormal_factor = 0x1p24F;
-  static constexpr float denormal_exponent = 24.0F;
-  static constexpr std::uint32_t root_half_bits = 0x3F3504F3U;
-  static constexpr std::uint32_t one_bits = 0x3F800000U;
-  static constexpr float exp_low = -104.0F, exp_high = 89.0F;  ///< exp is 0 below, infinite above
-  static constexpr float exp2_low = -151.0F, exp2_high = 129.0F;
-  static constexpr float expm1_low = -20.0F;         ///< expm1 is -1 below
-  static constexpr float tanh_high = 10.0F;          ///< tanh rounds to 1 above
-  static constexpr float erf_high = 4.0F;            ///< erf rounds to 1 above
-  static constexpr float reduction_high = 12000.0F;  ///< sin and cos reduce exactly below
-  static constexpr const auto& exponential = exponential_32;
-  static constexpr const auto& power_of_two = power_of_two_32;
-  static constexpr const auto& logarithm = logarithm_32;
-  static constexpr const auto& sine = sine_32;
-  static constexpr const auto& cosine = cosine_32;
-  static constexpr const auto& erf_near_zero = erf_near_zero_32;
-  static constexpr const auto& erfc_logarithm = erfc_logarithm_32;
-  static constexpr const auto& log_2 = log_2_parts_32;
-  static constexpr const auto& half_pi = half_pi_parts_32;
-};
-
-template <>
-struct Numbers<double> {
-  static constexpr int mantissa_bits = 52;
-  static constexpr double round_to_integer = 0x1.8p52;
-  static constexpr double exponent_as_integer = 0x1p52;
-  static constexpr double exponent_bias = 1023.0;
-  static constexpr double smallest_normal = 0x1p-1022;
-  static constexpr double denormal_factor = 0x1p53;
-  static constexpr double denormal_exponent = 53.0;
-  static constexpr std::uint64_t root_half_bits = 0x3FE6A09E667F3BCDU;
-  static constexpr std::uint64_t one_bits = 0x3FF0000000000000U;
-  static constexpr double exp_low = -746.0, exp_high = 710.0;
-  static constexpr double exp2_low = -1076.0, exp2_high = 1025.0;
-  static constexpr double expm1_low = -40.0;
-  static constexpr double tanh_high = 20.0;
-  static constexpr double erf_high = 6.0;
-  static constexpr double reduction_high = 1e6;
-  static constexpr const auto& exponential = exponential_64;
-  static constexpr const auto& power_of_two = power_of_two_64;
-  static constexpr const auto& logarithm = logarithm_64;
-  static constexpr const auto& sine = sine_64;
-  static constexpr const auto& cosine = cosine_64;
-  static constexpr const auto& erf_near_zero = erf_near_zero_64;
-  static constexpr const auto& erfc_logarithm = erfc_logarithm_64;
-  static constexpr const auto& log_2 = log_2_parts_64;
-  static constexpr const auto& half_pi = half_pi_parts_64;
+  static constexpr int mantissa_bits = std::numeric_limits<T>::digits - 1;
+  static constexpr int exponent_bias = std::numeric_limits<T>::max_exponent - 1;
+  static constexpr T exponent_as_integer = Bits{1} << mantissa_bits;   ///< its low bits hold a small integer
+  static constexpr T round_to_integer = exponent_as_integer * T{1.5};  ///< x + this - this is x rounded, for small |x|
+  static constexpr T smallest_normal = std::numeric_limits<T>::min();
+  static constexpr int denormal_exponent = std::numeric_limits<T>::digits;
+  static constexpr T denormal_factor = Bits{1} << denormal_exponent;
+  static constexpr Bits root_half_bits = is_float ? 0x3F3504F3U : 0x3FE6A09E667F3BCDU;
+  static constexpr Bits one_bits = std::bit_cast<Bits>(T{1});
+  static constexpr T exp_low = is_float ? -104 : -746,
+                     exp_high = is_float ? 89 : 710;  ///< exp is 0 below, infinite above
+  static constexpr T exp2_low = is_float ? -151 : -1076, exp2_high = is_float ? 129 : 1025;
+  static constexpr T expm1_low = is_float ? -20 : -40;                ///< expm1 is -1 below
+  static constexpr T tanh_high = is_float ? 10 : 20;                  ///< tanh rounds to 1 above
+  static constexpr T erf_high = is_float ? 4 : 6;                     ///< erf rounds to 1 above
+  static constexpr T reduction_high = is_float ? 12'000 : 1'000'000;  ///< sin and cos reduce exactly below
+  static constexpr const auto& exponential = of_type<T>(exponential_32, exponential_64);
+  static constexpr const auto& power_of_two = of_type<T>(power_of_two_32, power_of_two_64);
+  static constexpr const auto& logarithm = of_type<T>(logarithm_32, logarithm_64);
+  static constexpr const auto& sine = of_type<T>(sine_32, sine_64);
+  static constexpr const auto& cosine = of_type<T>(cosine_32, cosine_64);
+  static constexpr const auto& erf_near_zero = of_type<T>(erf_near_zero_32, erf_near_zero_64);
+  static constexpr const auto& erfc_logarithm = of_type<T>(erfc_logarithm_32, erfc_logarithm_64);
+  static constexpr const auto& log_2 = of_type<T>(log_2_parts_32, log_2_parts_64);
+  static constexpr const auto& half_pi = of_type<T>(half_pi_parts_32, half_pi_parts_64);
 };
 
 /// Return the smaller and the larger of a and b, and b if one of them is NaN. The vector instructions of Min and Max
@@ -234,7 +219,7 @@ HWY_INLINE hn::Vec<D> log_of_sum(D d, hn::Vec<D> u, hn::Vec<D> correction) {
       hn::IfThenElse(denormal, hn::Set(d, N::exponent_as_integer + N::exponent_bias + N::denormal_exponent),
                      hn::Set(d, N::exponent_as_integer + N::exponent_bias));
   const auto e = hn::Sub(biased, bias);
-  const auto mantissa = hn::And(shifted, hn::Set(du, (decltype(N::one_bits){1} << N::mantissa_bits) - 1));
+  const auto mantissa = hn::And(shifted, hn::Set(du, (typename N::Bits{1} << N::mantissa_bits) - 1));
   const auto m = hn::BitCast(d, hn::Add(mantissa, hn::Set(du, N::root_half_bits)));
 
   // log(m) = f - (h - s (h + z P(z))), f = m - 1, h = f^2 / 2, s = f / (2 + f), z = s^2: only f carries rounding
@@ -268,18 +253,14 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
 /// x = 2^exponent m with 1 <= m < 2, for a normal x.
 template <class D>
 struct Binary {
-  using T = hn::TFromD<D>;
-  static constexpr int mantissa_bits = std::numeric_limits<T>::digits - 1;
-  static constexpr int bias = std::numeric_limits<T>::max_exponent - 1;
-
   Binary(D d, hn::Vec<D> x) {
+    using N = Numbers<hn::TFromD<D>>;
     const hn::RebindToSigned<D> di;
-    using Integer = hn::TFromD<decltype(di)>;
     const auto bits = hn::BitCast(di, x);
-    exponent = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<mantissa_bits>(bits), hn::Set(di, bias)));
-    const auto fraction = hn::And(bits, hn::Set(di, (Integer{1} << mantissa_bits) - 1));
+    exponent = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<N::mantissa_bits>(bits), hn::Set(di, N::exponent_bias)));
+    const auto fraction = hn::And(bits, hn::Set(di, (hn::TFromD<decltype(di)>{1} << N::mantissa_bits) - 1));
     m = hn::BitCast(d, hn::Or(fraction, hn::BitCast(di, hn::Set(d, 1))));
-    is_normal = hn::Ge(x, hn::Set(d, std::numeric_limits<T>::min()));
+    is_normal = hn::Ge(x, hn::Set(d, N::smallest_normal));
   }
   hn::Vec<D> exponent;
   hn::Vec<D> m;
