@@ -13,24 +13,6 @@
 namespace gdpa::cpu {
 namespace {
 
-/// The schedule of the calling thread. Calls reuse its memory, so that small problems allocate nothing. A call moves
-/// the schedule out of the thread's storage, because a thread that waits inside a call may enter another call.
-class ReusedSchedule {
- public:
-  ReusedSchedule() : schedule_(std::move(of_thread())) {}
-  ~ReusedSchedule() { of_thread() = std::move(schedule_); }
-  ReusedSchedule(const ReusedSchedule&) = delete;
-  ReusedSchedule& operator=(const ReusedSchedule&) = delete;
-  plan::CpuSchedule& operator*() { return schedule_; }
-
- private:
-  static plan::CpuSchedule& of_thread() {
-    thread_local plan::CpuSchedule schedule;
-    return schedule;
-  }
-  plan::CpuSchedule schedule_;
-};
-
 /// Units that one thread computes one after the other.
 using Group = std::vector<const plan::CpuUnit*>;
 
@@ -55,8 +37,7 @@ const Operand* added_operand(const Problem& problem, const Params& params) {
 
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
-               const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators,
-               const plan::CpuSchedule& schedule) {
+               const activation::Function* mask_expression, const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
@@ -64,6 +45,12 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   const InputPlan inputs(function);
   const MaskPlan mask(mask_expression, params);
   const bool forward = problem.direction == Direction::forward;
+  const bool needs_derivative = !forward && (problem.wanted.query || problem.wanted.key);
+  const auto program = [&](int64_t head) -> const activation::Program& {
+    const activation::Function& of_head = function.of_head(head);
+    return needs_derivative ? of_head.value_and_derivative() : of_head.value();
+  };
+  const HeadEvaluators evaluators(function, params.parameters, params.heads_q, program);
   const std::vector<Group> groups =
       problem.wanted.parameters == 0 || forward
           ? std::vector<Group>{}
@@ -72,7 +59,7 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   const Call<T> call{parameter_sums.params(),
                      mask,
                      inputs,
-                     evaluators.data(),
+                     evaluators,
                      schedule,
                      problem.wanted,
                      parameter_sums,
@@ -93,40 +80,21 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   if (!parameter_sums.is_empty()) parameter_sums.store(params);
 }
 
-/// The evaluator of f, or of f and f'. If the function has inputs, one for each query head.
-std::vector<Evaluator> evaluators_of(const activation::Function& function, bool needs_derivative,
-                                     const Params& params) {
-  const int64_t count = function.inputs().empty() ? 1 : params.heads_q;
-  std::vector<Evaluator> evaluators;
-  evaluators.reserve(static_cast<std::size_t>(count));
-  for (int64_t head = 0; head < count; ++head) {
-    const activation::Function& of_head = function.of_head(head);
-    evaluators.emplace_back(needs_derivative ? of_head.value_and_derivative() : of_head.value(),
-                            inputs_of_head(function, params.parameters, head));
-  }
-  return evaluators;
-}
-
 }  // namespace
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
          const activation::Function* mask, const plan::Processor& processor) {
   fill_unused_rows(problem, params, added_operand(problem, params));
-  ReusedSchedule reused;
-  plan::CpuSchedule& schedule = *reused;
-  plan::schedule_for_cpu(problem, params, processor, schedule);
-  const bool needs_derivative =
-      problem.direction == Direction::backward && (problem.wanted.query || problem.wanted.key);
-  const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
+  const plan::CpuSchedule schedule = plan::schedule_for_cpu(problem, params, processor);
   switch (problem.dtype) {
     case DType::float32:
-      return run_units<float>(problem, params, function, mask, evaluators, schedule);
+      return run_units<float>(problem, params, function, mask, schedule);
     case DType::float64:
-      return run_units<double>(problem, params, function, mask, evaluators, schedule);
+      return run_units<double>(problem, params, function, mask, schedule);
     case DType::bfloat16:
-      return run_units<BFloat16>(problem, params, function, mask, evaluators, schedule);
+      return run_units<BFloat16>(problem, params, function, mask, schedule);
     case DType::float16:
-      return run_units<Float16>(problem, params, function, mask, evaluators, schedule);
+      return run_units<Float16>(problem, params, function, mask, schedule);
     case DType::int32:
     case DType::int64:
       break;

@@ -148,7 +148,7 @@ class Backward {
                       params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns), adds_parameters_);
     const ParameterSums::Head* const terms = adds_parameters_ ? &call_.parameter_sums.head(head) : nullptr;
-    const Evaluator& evaluator = terms != nullptr ? terms->evaluator : call_.evaluator_of(head);
+    const Evaluator& evaluator = terms != nullptr ? terms->evaluator : call_.evaluators.of(head);
     prepare_results(terms != nullptr ? terms->results - 2 : 0, count);
     evaluator.evaluate<Compute>(scores_, count, results_, inputs_.arrays());
     if (wants_grad_scores_) {

@@ -24,16 +24,12 @@ struct Call {
   const Params& params;
   const MaskPlan& mask;
   const InputPlan& inputs;
-  const Evaluator* evaluators;  ///< one for each query head if the function has inputs, otherwise one
+  const HeadEvaluators& evaluators;
   const plan::CpuSchedule& schedule;
   WantedGradients wanted;
   ParameterSums& parameter_sums;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
   const Operand* added;  ///< the operand that is added to the rows of O or dQ; null: none
-
-  const Evaluator& evaluator_of(int64_t head) const {
-    return evaluators[inputs.function().inputs().empty() ? 0 : head];
-  }
 
   /// The buffers of a unit, at the offsets of schedule.buffers.
   Compute* workspace() const {

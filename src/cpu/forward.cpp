@@ -70,8 +70,8 @@ class Forward {
     multiply<Compute>(query_.at(row), keys_transposed_.at(0, columns.begin), {scores_, columns.count}, queries.size(),
                       columns.count, params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
-    call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
-                                      inputs_.arrays());
+    call_.evaluators.of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
+                                       inputs_.arrays());
     mask_.clear_masked(scores_);
     conversions<T>().round(scores_, queries.size() * columns.count);
     const bool is_long_sum = mask_.keys(queries).size() > terms_of_sum;

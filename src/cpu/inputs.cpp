@@ -113,6 +113,13 @@ Evaluator::Inputs inputs_of_head(const activation::Function& function, const Bou
   return numbers;
 }
 
+bool HeadEvaluators::depends_on_head(const activation::Function& function) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  return std::any_of(inputs.begin(), inputs.end(), [](const activation::Input& input) {
+    return input.kind == Kind::number || (input.kind == Kind::index && input.index == Index::head);
+  });
+}
+
 void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const {
   if (has_reported_.exchange(true)) return;
   std::fprintf(

@@ -18,6 +18,29 @@ namespace gdpa::cpu {
 /// Returns the numbers of the inputs that are the same for all scores of a query head. The other inputs have none.
 Evaluator::Inputs inputs_of_head(const activation::Function& function, const BoundTensors& tensors, int64_t head);
 
+/// The evaluators of the programs of a function: one for each query head if heads may differ, otherwise one for all.
+class HeadEvaluators {
+ public:
+  /// program(head) is the program for a query head.
+  template <class ProgramOfHead>
+  HeadEvaluators(const activation::Function& function, const BoundTensors& tensors, int64_t heads,
+                 const ProgramOfHead& program) {
+    const int64_t count = depends_on_head(function) ? heads : 1;
+    evaluators_.reserve(static_cast<std::size_t>(count));
+    for (int64_t head = 0; head < count; ++head) {
+      evaluators_.emplace_back(program(head), inputs_of_head(function, tensors, head));
+    }
+  }
+
+  bool differ() const { return evaluators_.size() > 1; }
+  const Evaluator& of(int64_t head) const { return evaluators_[static_cast<std::size_t>(differ() ? head : 0)]; }
+
+ private:
+  static bool depends_on_head(const activation::Function& function);
+
+  std::vector<Evaluator> evaluators_;
+};
+
 /// The place of a score.
 struct ScorePlace {
   int64_t b;

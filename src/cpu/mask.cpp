@@ -9,8 +9,6 @@
 namespace gdpa::cpu {
 namespace {
 
-using activation::Index;
-using activation::Input;
 using activation::Interval;
 
 const activation::Function& constant_function() {
@@ -29,13 +27,8 @@ Columns columns_of(Range valid, Range keys) {
 MaskPlan::MaskPlan(const activation::Function* expression, const Params& params)
     : expression_(expression), inputs_(expression != nullptr ? *expression : constant_function()) {
   if (expression == nullptr) return;
-  const std::vector<Input>& inputs = expression->inputs();
-  depends_on_head_ = std::any_of(inputs.begin(), inputs.end(), [](const Input& input) {
-    return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);
-  });
-  for (int64_t head = 0; head < (depends_on_head_ ? params.heads_q : 1); ++head) {
-    evaluators_.emplace_back(expression->value(), inputs_of_head(*expression, params.mask_parameters, head));
-  }
+  const auto program = [&](int64_t) -> const activation::Program& { return expression->value(); };
+  evaluators_.emplace(*expression, params.mask_parameters, params.heads_q, program);
 }
 
 template <class Compute>
@@ -65,7 +58,7 @@ Range TileMask<Compute>::queries(Range keys) const {
 template <class Compute>
 Columns TileMask<Compute>::enter_tile(int64_t head, Range queries, Range keys) {
   const auto is_same = [](Range a, Range b) { return a.begin == b.begin && a.end == b.end; };
-  const int64_t of_head = plan_.depends_on_head() ? head : 0;
+  const int64_t of_head = plan_.is_expression() && plan_.evaluators().differ() ? head : 0;
   if (is_same(tile_.queries, queries) && is_same(tile_.keys, keys) && tile_.head == of_head) return columns_;
   tile_.head = of_head;
   tile_.queries = queries;
@@ -99,7 +92,7 @@ void TileMask<Compute>::evaluate() {
   truth_.resize(static_cast<std::size_t>(rows * keys));
   inputs_.fill(tile_);
   double* const truth = truth_.data();
-  plan_.evaluator_of(tile_.head).evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
+  plan_.evaluators().of(tile_.head).evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
   Range valid{keys, 0};
   keeps_all_ = true;
   for (int64_t row = 0; row < rows; ++row) {

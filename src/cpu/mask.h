@@ -25,17 +25,13 @@ class MaskPlan {
   const activation::Function& expression() const { return *expression_; }
   const InputPlan& inputs() const { return inputs_; }
 
-  /// Whether query heads may differ. Otherwise one evaluation is for all heads.
-  bool depends_on_head() const { return depends_on_head_; }
-  const Evaluator& evaluator_of(int64_t head) const {
-    return evaluators_[static_cast<std::size_t>(depends_on_head_ ? head : 0)];
-  }
+  /// Of an expression.
+  const HeadEvaluators& evaluators() const { return *evaluators_; }
 
  private:
   const activation::Function* expression_;
   InputPlan inputs_;
-  bool depends_on_head_ = false;
-  std::vector<Evaluator> evaluators_;
+  std::optional<HeadEvaluators> evaluators_;
 };
 
 /// The columns of a tile of keys that a tile of queries attends to, rounded outward to vector boundaries.

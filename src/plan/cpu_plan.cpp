@@ -91,8 +91,7 @@ const Processor& this_processor() {
 }
 
 Plan plan_for_cpu(const Problem& problem, const Params& params, const Processor& processor) {
-  CpuSchedule schedule;
-  schedule_for_cpu(problem, params, processor, schedule);
+  const CpuSchedule schedule = schedule_for_cpu(problem, params, processor);
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = problem.direction == Direction::forward ? "cpu.forward" : "cpu.backward";

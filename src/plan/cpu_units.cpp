@@ -100,7 +100,6 @@ class Cutter {
 
   void choose_tiles() {
     CpuTiles& tiles = schedule_.tiles;
-    tiles = CpuTiles{};
     const int64_t widest = std::max(sizes_.width_q, sizes_.width_v);
     // Half of the cache is for reused data: the rows of Q and O in forward, the tiles of K and V in backward.
     const int64_t half_cache = processor_.cache_bytes / 2 / element_bytes();
@@ -565,8 +564,6 @@ double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t le
 
 /// Fills the order of the schedule if batch entries may have common keys whose gradient is wanted.
 void order_by_keys(const Problem& problem, const Params& params, CpuSchedule& schedule) {
-  schedule.order.clear();
-  schedule.ends_of_group.clear();
   const bool may_have_groups = problem.has_key_gaps || problem.has_batch_map;
   if (problem.direction == Direction::forward || !wants_keys(problem) || !may_have_groups) return;
   const Sequences& keys = params.keys;
@@ -590,14 +587,12 @@ void order_by_keys(const Problem& problem, const Params& params, CpuSchedule& sc
   end_group(schedule.order.size());
 }
 
-void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule) {
+CpuSchedule schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor) {
+  CpuSchedule schedule;
   order_by_keys(problem, params, schedule);
-  schedule.cut = CpuCut::whole;
-  schedule.units.clear();
-  schedule.reductions.clear();
-  schedule.partial_elements = 0;
   Cutter(problem, params, processor, schedule).cut();
   schedule.buffers = buffers_for(problem, schedule.tiles);
+  return schedule;
 }
 
 }  // namespace gdpa::plan

@@ -115,8 +115,7 @@ struct CpuSchedule {
   }
 };
 
-/// Fills `schedule`. Its vectors keep their memory, so a second small problem allocates nothing.
-void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule);
+CpuSchedule schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor);
 
 /// Returns the bytes of an element of the compute type of this problem.
 int64_t compute_bytes(const Problem& problem);

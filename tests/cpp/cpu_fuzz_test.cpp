@@ -132,8 +132,7 @@ TEST(CpuFuzz, every_cut_of_the_work_agrees_with_the_definition) {
           attention, {grad_output.view(), gradient_view(wanted.query, results.grad_query),
                       gradient_view(wanted.key, results.grad_key), gradient_view(wanted.value, results.grad_value)});
       cpu::run(backward.problem, backward.params, function, nullptr, processor);
-      plan::CpuSchedule schedule;
-      plan::schedule_for_cpu(backward.problem, backward.params, processor, schedule);
+      const plan::CpuSchedule schedule = plan::schedule_for_cpu(backward.problem, backward.params, processor);
       ++cuts[static_cast<std::size_t>(schedule.cut)];
     });
   }

@@ -108,8 +108,7 @@ TEST_P(LongSums, AreAsAccurateAsShortOnes) {
   const api::CheckedCall backward = api::check_backward(
       attention, {grad_output.view(), grad_query.mutable_view(), grad_key.mutable_view(), grad_value.mutable_view()});
   cpu::run(backward.problem, backward.params, function, nullptr, processor);
-  plan::CpuSchedule schedule;
-  plan::schedule_for_cpu(backward.problem, backward.params, processor, schedule);
+  const plan::CpuSchedule schedule = plan::schedule_for_cpu(backward.problem, backward.params, processor);
   EXPECT_EQ(schedule.cut, of.cut);
 
   const ReferenceGradients gradients = reference_gradients(reference, grad_output.dense);

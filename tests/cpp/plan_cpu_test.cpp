@@ -59,16 +59,12 @@ struct Example {
   }
 
   CpuSchedule schedule(const Processor& processor = two_threads) const {
-    CpuSchedule result;
-    schedule_for_cpu(problem, params, processor, result);
-    return result;
+    return schedule_for_cpu(problem, params, processor);
   }
   CpuSchedule schedule_of(const WantedGradients& wanted) const {
     Problem changed = problem;
     changed.wanted = wanted;
-    CpuSchedule result;
-    schedule_for_cpu(changed, params, two_threads, result);
-    return result;
+    return schedule_for_cpu(changed, params, two_threads);
   }
   Plan plan(const Processor& processor = two_threads) const { return plan_for_cpu(problem, params, processor); }
 
