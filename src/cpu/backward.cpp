@@ -122,12 +122,12 @@ class Backward {
     const Tile<const Compute> scores{scores_, columns.count}, grad_scores{grad_scores_, columns.count};
     const auto& [of_keys, of_values] = key_sums_;
     if (wants_value_) {
-      multiply_transposed<Compute>(scores, grad_output_, of_values.sums.at(columns.begin), columns.count,
-                                   params_.head_dim_v, rows, Sum::add);
+      multiply<Compute>(scores, grad_output_, of_values.sums.at(columns.begin), columns.count, params_.head_dim_v, rows,
+                        Sum::add, Left::transposed);
     }
     if (wants_key_) {
-      multiply_transposed<Compute>(grad_scores, query_, of_keys.sums.at(columns.begin), columns.count, params_.head_dim,
-                                   rows, Sum::add);
+      multiply<Compute>(grad_scores, query_, of_keys.sums.at(columns.begin), columns.count, params_.head_dim, rows,
+                        Sum::add, Left::transposed);
     }
     if (unit_.grad_key_value) {
       key_terms_ += rows;

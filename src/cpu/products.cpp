@@ -7,11 +7,10 @@
 #include "gdpa/error.h"
 
 namespace gdpa::cpu {
-namespace {
 
 template <class Compute>
-void call(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
-          std::int64_t columns, std::int64_t depth, Sum sum, int flags) {
+void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
+              std::int64_t columns, std::int64_t depth, Sum sum, Left form) {
   const auto dispatch = [] {
     if constexpr (std::is_same_v<Compute, float>) return &libxsmm_smmdispatch;
     if constexpr (std::is_same_v<Compute, double>) return &libxsmm_dmmdispatch;
@@ -20,6 +19,7 @@ void call(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> res
   const libxsmm_blasint right_stride = size(right.stride), left_stride = size(left.stride);
   const libxsmm_blasint result_stride = size(result.stride);
   const Compute alpha = 1, beta = sum == Sum::add ? Compute{1} : Compute{0};
+  const int flags = form == Left::transposed ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
   const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
   const auto kernel = dispatch(size(columns), size(rows), size(depth), &right_stride, &left_stride, &result_stride,
                                &alpha, &beta, &flags, &prefetch);
@@ -32,27 +32,9 @@ void call(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> res
   kernel(right.data, left.data, result.data);
 }
 
-}  // namespace
-
-template <class Compute>
-void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
-              std::int64_t columns, std::int64_t depth, Sum sum) {
-  call(left, right, result, rows, columns, depth, sum, LIBXSMM_GEMM_FLAG_NONE);
-}
-
-template <class Compute>
-void multiply_transposed(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
-                         std::int64_t columns, std::int64_t depth, Sum sum) {
-  call(left, right, result, rows, columns, depth, sum, LIBXSMM_GEMM_FLAG_TRANS_B);
-}
-
-#define GDPA_INSTANTIATE(Compute)                                                                                      \
-  template void multiply<Compute>(Tile<const Compute>, Tile<const Compute>, Tile<Compute>, std::int64_t, std::int64_t, \
-                                  std::int64_t, Sum);                                                                  \
-  template void multiply_transposed<Compute>(Tile<const Compute>, Tile<const Compute>, Tile<Compute>, std::int64_t,    \
-                                             std::int64_t, std::int64_t, Sum);
-GDPA_INSTANTIATE(float)
-GDPA_INSTANTIATE(double)
-#undef GDPA_INSTANTIATE
+template void multiply(Tile<const float>, Tile<const float>, Tile<float>, std::int64_t, std::int64_t, std::int64_t, Sum,
+                       Left);
+template void multiply(Tile<const double>, Tile<const double>, Tile<double>, std::int64_t, std::int64_t, std::int64_t,
+                       Sum, Left);
 
 }  // namespace gdpa::cpu

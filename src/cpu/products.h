@@ -9,16 +9,12 @@
 namespace gdpa::cpu {
 
 enum class Sum { overwrite, add };
+enum class Left { as_stored, transposed };
 
-/// result (rows x columns) = or += left (rows x depth) * right (depth x columns).
-/// Throws Error (runtime) if the system forbids code generation at run time.
+/// result (rows x columns) = or += left (rows x depth) * right (depth x columns). A transposed left is stored as
+/// (depth x rows). Throws Error (runtime) if the system forbids code generation at run time.
 template <class Compute>
 void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
-              std::int64_t columns, std::int64_t depth, Sum sum);
-
-/// The same product with the transpose of `left`, which is stored as (depth x rows).
-template <class Compute>
-void multiply_transposed(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
-                         std::int64_t columns, std::int64_t depth, Sum sum);
+              std::int64_t columns, std::int64_t depth, Sum sum, Left form = Left::as_stored);
 
 }  // namespace gdpa::cpu
