@@ -89,6 +89,11 @@ void add_axis(double last, const double* index, double first, int64_t stride, st
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+template <class To>
+To as(double number) {
+  return static_cast<To>(number);
+}
+
 double last_of(const BoundTensor& tensor, std::size_t axis) { return static_cast<double>(tensor.sizes[axis] - 1); }
 
 bool reads(const Program& program, std::size_t input) {
@@ -180,8 +185,10 @@ TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params, con
 }
 
 template <class Compute>
-void TileInputs<Compute>::begin(const ScoreTile& tile) {
+void TileInputs<Compute>::begin(const ScoreTile& tile, bool fills_tiles, bool keeps_offsets) {
   tile_ = tile;
+  fills_tiles_ = fills_tiles;
+  keeps_offsets_ = keeps_offsets;
   rows_ = tile.queries.size();
   columns_ = tile.keys.size();
   if (plan_.is_empty()) return;
@@ -195,44 +202,36 @@ void TileInputs<Compute>::begin(const ScoreTile& tile) {
 
 template <class Compute>
 void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
-  begin(tile);
-  keeps_offsets_ = keeps_offsets;
-  fills_tiles_ = true;
+  begin(tile, true, keeps_offsets);
   if (plan_.is_empty()) return;
-  const std::vector<activation::Input>& inputs = plan_.function().inputs();
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
+  for (std::size_t n = 0; n < tiles_.size(); ++n) {
     if (plan_.inputs()[n].is_read_by_score) tiles_[n].resize(static_cast<std::size_t>(rows_ * columns_));
     arrays_[n] = tiles_[n].data();
   }
-  const auto fill_input = [&](std::size_t n, int64_t row) {
-    if (inputs[n].kind == Kind::read) {
-      fill_read(n, row);
-    } else {
-      fill_index(n, row);
-    }
-  };
-  for_each_fill(fill_input,
-                [](Dependence pattern) { return pattern == Dependence::query || pattern == Dependence::both; });
+  for_each_fill([&](std::size_t n, int64_t row) { fill_input(n, row); });
 }
 
-/// Calls fill_input(input, row): first once for each input without rows, then for each row and each input that
-/// `has_rows` selects by its pattern.
+/// Calls body(input, row): first once for each input without rows, then for each row and each input with rows. Without
+/// tiles, it omits inputs that depend on both positions.
 template <class Compute>
-template <class Fill, class HasRows>
-void TileInputs<Compute>::for_each_fill(const Fill& fill_input, const HasRows& has_rows) {
+template <class Body>
+void TileInputs<Compute>::for_each_fill(const Body& body) {
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
+  const auto has_rows = [&](std::size_t n) {
+    const Dependence pattern = plan_.inputs()[n].pattern;
+    return pattern == Dependence::query || (pattern == Dependence::both && fills_tiles_);
+  };
+  bool varies = false;
   // In a diagonal, i is the last query and j goes on beyond the last key: row r of the tile begins rows - 1 - r later.
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const Dependence pattern = plan_.inputs()[n].pattern;
     if (pattern == Dependence::query && inputs[n].kind == Kind::index) fill_index(n, rows_ - 1);
-    if (pattern != Dependence::query && pattern != Dependence::both) fill_input(n, 0);
+    if (pattern != Dependence::query && pattern != Dependence::both) body(n, 0);
+    varies = varies || has_rows(n);
   }
-  const bool varies = std::any_of(plan_.inputs().begin(), plan_.inputs().end(),
-                                  [&](const InputPlan::Input& input) { return has_rows(input.pattern); });
-  if (!varies) return;
-  for (int64_t row = 0; row < rows_; ++row) {
+  for (int64_t row = 0; varies && row < rows_; ++row) {
     for (std::size_t n = 0; n < inputs.size(); ++n) {
-      if (has_rows(plan_.inputs()[n].pattern)) fill_input(n, row);
+      if (has_rows(n)) body(n, row);
     }
   }
 }
@@ -242,136 +241,124 @@ void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation:
   using Interval = activation::Interval<double>;
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
   intervals.assign(inputs.size(), Interval::whole());
+  begin(tile, false, false);
   if (plan_.is_empty()) {  // the inputs are numbers and the head
-    for (std::size_t n = 0; n < inputs.size(); ++n) {
-      const bool is_head = inputs[n].kind == Kind::index;
-      intervals[n] = Interval::point(is_head ? static_cast<double>(tile.head)
-                                             : number_of_head(tensors_[inputs[n].tensor], tile.head));
-    }
+    for (std::size_t n = 0; n < inputs.size(); ++n) intervals[n] = Interval::point(number_of(inputs[n], 0));
     return;
   }
-  begin(tile);
-  keeps_offsets_ = false;
-  fills_tiles_ = false;
-  const auto fill_input = [&](std::size_t n, int64_t row) {
+  const auto interval_of = [](Range range) {
+    return Interval{static_cast<double>(range.begin), static_cast<double>(range.end - 1), false};
+  };
+  for_each_fill([&](std::size_t n, int64_t row) {
+    fill_input(n, row);
     const Dependence pattern = plan_.inputs()[n].pattern;
+    Interval& interval = intervals[n];
     if (inputs[n].kind != Kind::read) {
-      fill_index(n, row);
-      const double number = lines_[n].number;
-      intervals[n] = pattern == Dependence::query ? Interval{static_cast<double>(tile.queries.begin),
-                                                             static_cast<double>(tile.queries.end - 1), false}
-                     : pattern == Dependence::key
-                         ? Interval{static_cast<double>(tile.keys.begin), static_cast<double>(tile.keys.end - 1), false}
-                         : Interval::point(number);
+      interval = pattern == Dependence::query ? interval_of(tile.queries)
+                 : pattern == Dependence::key ? interval_of(tile.keys)
+                                              : Interval::point(lines_[n].number);
       return;
     }
-    const int64_t count = pattern == Dependence::key          ? columns_
-                          : pattern == Dependence::difference ? columns_ + rows_ - 1
-                                                              : 1;
-    diagonal_.resize(static_cast<std::size_t>(count));
-    read_line(n, row, count, diagonal_.data());
-    std::vector<double>& numbers = lines_[n].numbers;
-    if (count == 1 && plan_.inputs()[n].is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
     const bool is_first = pattern != Dependence::query || row == 0;
-    Interval& interval = intervals[n];
     if (is_first) interval = {infinity, -infinity, false};
-    for (const Compute value : diagonal_) {
+    for (const Compute value : line_) {
       const auto number = static_cast<double>(value);
       interval.low = number < interval.low ? number : interval.low;
       interval.high = number > interval.high ? number : interval.high;
       interval.may_be_nan = interval.may_be_nan || std::isnan(number);
     }
-  };
-  for_each_fill(fill_input, [](Dependence pattern) { return pattern == Dependence::query; });
+  });
   for (Interval& interval : intervals) {
     if (interval.low > interval.high) interval = Interval::whole();  // only NaN
   }
 }
 
+/// Fills an input for one row of the tile, or for the tile if its pattern has no rows.
+template <class Compute>
+void TileInputs<Compute>::fill_input(std::size_t input, int64_t row) {
+  plan_.function().inputs()[input].kind == Kind::read ? fill_read(input, row) : fill_index(input, row);
+}
+
+/// The number of a position other than the key, or of a tensor that is read without an index.
+template <class Compute>
+double TileInputs<Compute>::number_of(const activation::Input& input, int64_t row) const {
+  if (input.kind == Kind::number) return number_of_head(tensors_[input.tensor], tile_.head);
+  switch (input.index) {
+    case Index::batch:
+      return static_cast<double>(tile_.b);
+    case Index::head:
+      return static_cast<double>(tile_.head);
+    case Index::query:
+      return static_cast<double>(tile_.queries.begin + row);
+    case Index::length_q:
+      return static_cast<double>(params_.queries.size(tile_.b));
+    case Index::length_k:
+      return static_cast<double>(params_.keys.size(tile_.b));
+    case Index::first_row_q:
+      return static_cast<double>(params_.queries.first_row(tile_.b));
+    case Index::first_row_k:
+      return static_cast<double>(params_.keys.first_row(tile_.b));
+    case Index::key:
+      break;
+  }
+  return 0;
+}
+
 /// Fills a position, or a number of a tensor that is read without an index.
 template <class Compute>
 void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
-  const activation::Input& of_function = plan_.function().inputs()[input];
-  Line& line = lines_[input];
-  if (of_function.kind == Kind::number) {
-    line.number = number_of_head(tensors_[of_function.tensor], tile_.head);
-  } else {
-    switch (of_function.index) {
-      case Index::batch:
-        line.number = static_cast<double>(tile_.b);
-        break;
-      case Index::head:
-        line.number = static_cast<double>(tile_.head);
-        break;
-      case Index::query:
-        line.number = static_cast<double>(tile_.queries.begin + row);
-        break;
-      case Index::key:
-        std::iota(line.numbers.begin(), line.numbers.end(), static_cast<double>(tile_.keys.begin));
-        break;
-      case Index::length_q:
-        line.number = static_cast<double>(params_.queries.size(tile_.b));
-        break;
-      case Index::length_k:
-        line.number = static_cast<double>(params_.keys.size(tile_.b));
-        break;
-      case Index::first_row_q:
-        line.number = static_cast<double>(params_.queries.first_row(tile_.b));
-        break;
-      case Index::first_row_k:
-        line.number = static_cast<double>(params_.keys.first_row(tile_.b));
-        break;
-    }
-  }
   const InputPlan::Input& plan = plan_.inputs()[input];
-  if (plan.is_read_by_index && plan.pattern != Dependence::key) {
-    std::fill(line.numbers.begin(), line.numbers.end(), line.number);
+  std::vector<double>& numbers = lines_[input].numbers;
+  if (plan.pattern == Dependence::key) {
+    std::iota(numbers.begin(), numbers.end(), static_cast<double>(tile_.keys.begin));
+  } else {
+    lines_[input].number = number_of(plan_.function().inputs()[input], row);
+    std::fill_n(numbers.begin(), plan.is_read_by_index ? numbers.size() : 1, lines_[input].number);
   }
   if (!plan.is_read_by_score || !fills_tiles_) return;
-  const auto as_compute = [](double number) { return static_cast<Compute>(number); };
-  for (int64_t r = plan.pattern == Dependence::query ? row : 0;
-       r < (plan.pattern == Dependence::query ? row + 1 : rows_); ++r) {
-    Compute* const values = tiles_[input].data() + r * columns_;
-    if (plan.pattern == Dependence::key) {
-      std::transform(line.numbers.begin(), line.numbers.begin() + columns_, values, as_compute);
-    } else {
-      std::fill_n(values, columns_, as_compute(line.number));
-    }
-  }
+  line_.resize(static_cast<std::size_t>(line_size(plan.pattern)));
+  std::transform(numbers.begin(), numbers.begin() + line_size(plan.pattern), line_.begin(), as<Compute>);
+  spread(input, row);
 }
 
-/// Fills a read for one row of the tile, or for the tile if its pattern has no rows.
+/// Fills a read. line_ has its elements unless they are a row of the tile.
 template <class Compute>
 void TileInputs<Compute>::fill_read(std::size_t input, int64_t row) {
   const InputPlan::Input& plan = plan_.inputs()[input];
-  Compute* const tile = plan.is_read_by_score ? tiles_[input].data() : nullptr;
-  const auto row_of_tile = [&](int64_t r) { return tile == nullptr ? nullptr : tile + r * columns_; };
-  switch (plan.pattern) {
-    case Dependence::both:
-      read_line(input, row, columns_, row_of_tile(row));
-      return;
-    case Dependence::query:
-      read_line(input, row, 1, row_of_tile(row));
-      if (tile != nullptr) std::fill_n(row_of_tile(row), columns_, *row_of_tile(row));
-      break;
-    case Dependence::none:
-      read_line(input, 0, 1, tile);
-      if (tile != nullptr) std::fill_n(tile, rows_ * columns_, *tile);
-      break;
-    case Dependence::key:
-      read_line(input, 0, columns_, tile);
-      for (int64_t r = 1; tile != nullptr && r < rows_; ++r) std::copy_n(tile, columns_, row_of_tile(r));
-      return;
-    case Dependence::difference:
-      diagonal_.resize(static_cast<std::size_t>(columns_ + rows_ - 1));
-      read_line(input, 0, columns_ + rows_ - 1, diagonal_.data());
-      for (int64_t r = 0; tile != nullptr && r < rows_; ++r) {
-        std::copy_n(diagonal_.data() + rows_ - 1 - r, columns_, row_of_tile(r));
-      }
-      return;
+  const int64_t count = line_size(plan.pattern);
+  const bool is_in_tile = plan.is_read_by_score && fills_tiles_;
+  if (is_in_tile && plan.pattern == Dependence::both) {
+    read_line(input, row, count, tiles_[input].data() + row * columns_);
+    return;
   }
+  line_.resize(static_cast<std::size_t>(count));
+  read_line(input, row, count, line_.data());
   std::vector<double>& numbers = lines_[input].numbers;
-  if (plan.is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
+  const bool is_one_number = plan.pattern == Dependence::query || plan.pattern == Dependence::none;
+  if (is_one_number && plan.is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
+  if (is_in_tile) spread(input, row);
+}
+
+/// The elements of the input for one row of the tile, or for the tile if its pattern has no rows.
+template <class Compute>
+int64_t TileInputs<Compute>::line_size(Dependence pattern) const {
+  if (pattern == Dependence::difference) return columns_ + rows_ - 1;
+  return pattern == Dependence::key || pattern == Dependence::both ? columns_ : 1;
+}
+
+/// Writes the line to the rows of the tile that have its numbers.
+template <class Compute>
+void TileInputs<Compute>::spread(std::size_t input, int64_t row) {
+  const Dependence pattern = plan_.inputs()[input].pattern;
+  const bool is_of_row = pattern == Dependence::query;
+  for (int64_t r = is_of_row ? row : 0; r < (is_of_row ? row + 1 : rows_); ++r) {
+    Compute* const values = tiles_[input].data() + r * columns_;
+    if (line_size(pattern) == 1) {
+      std::fill_n(values, columns_, line_[0]);
+    } else {
+      std::copy_n(line_.data() + (pattern == Dependence::difference ? rows_ - 1 - r : 0), columns_, values);
+    }
+  }
 }
 
 /// Returns the index of an axis that does not depend on the key.
@@ -380,9 +367,16 @@ double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
   if (axis.bare) {
     return *axis.bare == Index::query ? static_cast<double>(tile_.queries.begin + row) : lines_[axis.input].number;
   }
+  return *index_of(axis, 1);
+}
+
+/// Returns the index of an axis at consecutive keys.
+template <class Compute>
+const double* TileInputs<Compute>::index_of(const Axis& axis, int64_t count) {
+  if (axis.bare) return lines_[axis.input].numbers.data();
   double* const result = index_.data();
-  axis.evaluator->evaluate(index_.data(), 1, std::span<double* const>(&result, 1), row_arrays_.data());
-  return index_[0];
+  axis.evaluator->evaluate(result, count, std::span<double* const>(&result, 1), row_arrays_.data());
+  return result;
 }
 
 /// Returns the first row of the sequence in an axis of the rows, and 0 in another axis.
@@ -411,7 +405,7 @@ void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row
   }
 }
 
-/// Reads the elements for `count` keys from the first one on, and writes them to `values` if given.
+/// Reads the elements for `count` keys from the first one on.
 template <class Compute>
 void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t count, Compute* values) {
   const InputPlan::Input& plan = plan_.inputs()[input];
@@ -419,8 +413,12 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
   const BoundTensor& tensor = tensors_[tensor_index];
   const BoundTensor& gradient = params_.grad_parameters[tensor_index];
   const bool keeps = keeps_offsets_ && gradient.data != nullptr;
-  // The sums have other strides than a tensor that is not contiguous.
-  const bool has_grad_offsets = keeps && !std::equal(tensor.strides, tensor.strides + tensor.rank, gradient.strides);
+  // Adds an index to places in the tensor, and to places in the sums of its gradient, which may have other strides.
+  const auto add_index = [&](std::size_t a, const double* index, std::span<double> place,
+                             std::span<double> grad_place) {
+    add_axis(last_of(tensor, a), index, first_of(plan.axes[a]), tensor.strides[a], place);
+    if (keeps) add_axis(last_of(tensor, a), index, first_of(plan.axes[a]), gradient.strides[a], grad_place);
+  };
   // The axes that do not depend on the key come first.
   double first_place = 0, first_grad_place = 0;
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
@@ -428,19 +426,13 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     if (axis.depends_on_key) continue;
     const double index = index_at(axis, row);
     check(input, a, row, count, [&](int64_t) { return index + first_of(axis); });
-    add_axis(last_of(tensor, a), &index, first_of(axis), tensor.strides[a], {&first_place, 1});
-    if (keeps) add_axis(last_of(tensor, a), &index, first_of(axis), gradient.strides[a], {&first_grad_place, 1});
+    add_index(a, &index, {&first_place, 1}, {&first_grad_place, 1});
   }
   const auto write = [&](const auto& at) {
-    if (!plan.is_read_by_index) {
-      if (values != nullptr) gather(tensor, count, at, values);
-      return;
-    }
+    if (!plan.is_read_by_index) return gather(tensor, count, at, values);
     std::vector<double>& numbers = lines_[input].numbers;
     gather(tensor, count, at, numbers.data());
-    if (values == nullptr) return;
-    std::transform(numbers.begin(), numbers.begin() + count, values,
-                   [](double number) { return static_cast<Compute>(number); });
+    std::transform(numbers.begin(), numbers.begin() + count, values, as<Compute>);
   };
   if (plan.run_axis >= 0) {
     const auto a = static_cast<std::size_t>(plan.run_axis);
@@ -461,34 +453,22 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     return;
   }
   place_.assign(static_cast<std::size_t>(count), first_place);
-  if (has_grad_offsets) grad_place_.assign(static_cast<std::size_t>(count), first_grad_place);
+  grad_place_.assign(static_cast<std::size_t>(count), first_grad_place);
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
     const Axis& axis = plan.axes[a];
     if (!axis.depends_on_key) continue;
-    const double* index = lines_[axis.input].numbers.data();
-    if (!axis.bare) {
-      double* const result = index_.data();
-      axis.evaluator->evaluate(index_.data(), count, std::span<double* const>(&result, 1), row_arrays_.data());
-      index = result;
-    }
+    const double* const index = index_of(axis, count);
     check(input, a, row, count, [&](int64_t k) { return index[k] + first_of(axis); });
-    add_axis(last_of(tensor, a), index, first_of(axis), tensor.strides[a], place_);
-    if (has_grad_offsets) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_place_);
+    add_index(a, index, place_, grad_place_);
   }
   offset_.resize(static_cast<std::size_t>(count));
-  const auto as_offset = [](double place) { return static_cast<int64_t>(place); };
-  std::transform(place_.begin(), place_.end(), offset_.begin(), as_offset);
+  std::transform(place_.begin(), place_.end(), offset_.begin(), as<int64_t>);
   write([this](int64_t k) { return offset_[static_cast<std::size_t>(k)]; });
   if (!keeps) return;
   std::vector<int64_t>& offsets = lines_[input].offsets;
   const bool has_rows = plan.pattern == Dependence::both || plan.pattern == Dependence::query;
   offsets.resize(static_cast<std::size_t>((has_rows ? rows_ : 1) * count));
-  const auto of_row = offsets.begin() + (has_rows ? row * count : 0);
-  if (has_grad_offsets) {
-    std::transform(grad_place_.begin(), grad_place_.end(), of_row, as_offset);
-  } else {
-    std::copy(offset_.begin(), offset_.end(), of_row);
-  }
+  std::transform(grad_place_.begin(), grad_place_.end(), offsets.begin() + (has_rows ? row * count : 0), as<int64_t>);
 }
 
 /// Adds the gradients of one row of a read with a run axis.
@@ -499,7 +479,8 @@ void TileInputs<Compute>::add_run(std::size_t input, int64_t row, const Compute*
   const BoundTensor& gradient = params_.grad_parameters[plan_.function().inputs()[input].tensor];
   const int64_t last = gradient.sizes[a] - 1, stride = gradient.strides[a];
   const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
-  double* const line = sums + lines_[input].starts[static_cast<std::size_t>(row)];
+  const std::vector<int64_t>& starts = lines_[input].starts;
+  double* const line = sums + (plan.pattern == Dependence::both ? starts[static_cast<std::size_t>(row)] : starts[0]);
   if (first + columns_ - 1 <= last && stride == 1) {
     for (int64_t k = 0; k < columns_; ++k) line[first + k] += static_cast<double>(terms[k]);
   } else {
@@ -518,43 +499,31 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
     sums[offset] += std::accumulate(terms, terms + rows_ * columns_, 0.0);
     return;
   }
-  const std::vector<int64_t>& offsets = lines_[input].offsets;
-  const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
-  const auto row_of = [&](int64_t row) { return terms + row * columns_; };
+  const Dependence pattern = plan_.inputs()[input].pattern;
   if (plan_.inputs()[input].run_axis >= 0) {
-    const bool has_rows = plan_.inputs()[input].pattern == Dependence::both;
-    for (int64_t row = 0; row < rows_; ++row) {
-      if (!has_rows) lines_[input].starts[static_cast<std::size_t>(row)] = lines_[input].starts[0];
-      add_run(input, row, row_of(row), sums);
+    for (int64_t row = 0; row < rows_; ++row) add_run(input, row, terms + row * columns_, sums);
+    return;
+  }
+  const std::vector<int64_t>& offsets = lines_[input].offsets;
+  if (pattern == Dependence::both) {
+    for (std::size_t k = 0; k < offsets.size(); ++k) {
+      const int64_t copy = static_cast<int64_t>(k) & (to.copies - 1);
+      sums[copy * to.elements + offsets[k]] += static_cast<double>(terms[k]);
     }
     return;
   }
-  switch (plan_.inputs()[input].pattern) {
-    case Dependence::both:
-      for (std::size_t k = 0; k < offsets.size(); ++k) {
-        const int64_t copy = static_cast<int64_t>(k) & (to.copies - 1);
-        sums[copy * to.elements + offsets[k]] += static_cast<double>(terms[k]);
-      }
-      return;
-    case Dependence::query:
-      for (int64_t row = 0; row < rows_; ++row) {
-        add(static_cast<std::size_t>(row), std::accumulate(row_of(row), row_of(row) + columns_, 0.0));
-      }
-      return;
-    case Dependence::none:
-      add(0, std::accumulate(terms, row_of(rows_), 0.0));
-      return;
-    case Dependence::key:
-    case Dependence::difference:
-      break;
-  }
-  const bool is_diagonal = plan_.inputs()[input].pattern == Dependence::difference;
+  // The sums of the terms of each element first.
   sums_.assign(offsets.size(), 0.0);
-  for (int64_t row = 0; row < rows_; ++row) {
-    double* const line = sums_.data() + (is_diagonal ? rows_ - 1 - row : 0);
-    for (int64_t column = 0; column < columns_; ++column) line[column] += static_cast<double>(row_of(row)[column]);
+  for (int64_t row = 0; row < rows_; ++row, terms += columns_) {
+    if (line_size(pattern) == 1) {
+      double& sum = sums_[pattern == Dependence::query ? static_cast<std::size_t>(row) : 0];
+      sum = std::accumulate(terms, terms + columns_, sum);
+      continue;
+    }
+    double* const line = sums_.data() + (pattern == Dependence::difference ? rows_ - 1 - row : 0);
+    for (int64_t column = 0; column < columns_; ++column) line[column] += static_cast<double>(terms[column]);
   }
-  for (std::size_t k = 0; k < offsets.size(); ++k) add(k, sums_[k]);
+  for (std::size_t k = 0; k < offsets.size(); ++k) sums[offsets[k]] += sums_[k];
 }
 
 template class TileInputs<float>;

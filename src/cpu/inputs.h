@@ -141,13 +141,18 @@ class TileInputs {
     std::vector<int64_t> starts;   ///< of a read with a run axis, in place of offsets: one for each row
   };
 
-  void begin(const ScoreTile& tile);
-  template <class Fill, class HasRows>
-  void for_each_fill(const Fill& fill_input, const HasRows& has_rows);
+  void begin(const ScoreTile& tile, bool fills_tiles, bool keeps_offsets);
+  template <class Body>
+  void for_each_fill(const Body& body);
+  void fill_input(std::size_t input, int64_t row);
   void fill_index(std::size_t input, int64_t row);
   void fill_read(std::size_t input, int64_t row);
+  double number_of(const activation::Input& input, int64_t row) const;
+  int64_t line_size(activation::Dependence pattern) const;
+  void spread(std::size_t input, int64_t row);
   void read_line(std::size_t input, int64_t row, int64_t count, Compute* values);
   double index_at(const InputPlan::Axis& axis, int64_t row);
+  const double* index_of(const InputPlan::Axis& axis, int64_t count);
   double first_of(const InputPlan::Axis& axis) const;
   template <class At>
   void check(std::size_t input, std::size_t axis, int64_t row, int64_t count, const At& at) const;
@@ -165,10 +170,10 @@ class TileInputs {
   std::vector<Line> lines_;
   std::vector<double> index_;
   std::vector<double> place_;       ///< of a line: offsets in the tensor
-  std::vector<double> grad_place_;  ///< of a line: offsets in the sums of its gradient, if they differ
+  std::vector<double> grad_place_;  ///< of a line: offsets in the sums of its gradient
   std::vector<int64_t> offset_;     ///< of a line, in the tensor
-  std::vector<Compute> diagonal_;
-  std::vector<double> sums_;  ///< of a column or a diagonal
+  std::vector<Compute> line_;       ///< the numbers of the last filled input that are not in its tile yet
+  std::vector<double> sums_;        ///< of the terms of each element
   std::vector<const double*> row_arrays_;
   std::vector<std::vector<Compute>> tiles_;
   std::vector<const Compute*> arrays_;
