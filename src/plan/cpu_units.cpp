@@ -21,6 +21,38 @@ constexpr int64_t smallest_piece = 128;
 
 int64_t clamp(int64_t value, int64_t low, int64_t high) { return std::max(low, std::min(value, high)); }
 
+/// Calls body(range) with consecutive ranges of `step` rows, of which the last may be shorter.
+template <class Body>
+void for_each_range(int64_t length, int64_t step, const Body& body) {
+  for (int64_t begin = 0; begin < length; begin += step) body(Range{begin, std::min(begin + step, length)});
+}
+
+/// Consecutive batch entries that share a unit, until the unit has the cost `target`.
+template <class Add>
+class Run {
+ public:
+  /// add(unit) adds a finished unit.
+  Run(const CpuUnit& empty, double target, const Add& add) : empty_(empty), target_(target), add_(add) {}
+
+  void take(int64_t b, double cost) {
+    if (unit_.batch.empty()) unit_.batch.begin = b;
+    unit_.batch.end = b + 1;
+    unit_.cost += cost;
+    if (unit_.cost >= target_) end();
+  }
+
+  void end() {
+    if (!unit_.batch.empty()) add_(unit_);
+    unit_ = empty_;
+  }
+
+ private:
+  const CpuUnit empty_;
+  const double target_;
+  const Add add_;
+  CpuUnit unit_ = empty_;
+};
+
 /// The sizes that determine the division.
 struct Sizes {
   int64_t group = 1;  // query heads that read one key head
@@ -121,13 +153,13 @@ class Cutter {
   }
 
   void cut_forward() {
-    Run run(*this);
+    Run run(unit_of({}, 0, 0), small_, [this](const CpuUnit& unit) { add_for_all_heads(unit, sizes_.group); });
     for (int64_t b = 0; b < problem_.batch; ++b) {
       const int64_t length = length_q(b);
       if (length == 0) continue;
       const double cost = cost_of(b, all_rows);
       if (cost < small_ && sizes_.group * length <= schedule_.tiles.block_queries) {
-        run.add(b, cost);
+        run.take(b, cost);
         continue;
       }
       run.end();
@@ -142,14 +174,12 @@ class Cutter {
     const int64_t heads = clamp(tiles.block_queries / std::min(length, tiles.queries), 1, sizes_.group);
     const int64_t blocks = divide_up(length, std::max(tiles.queries, tiles.block_queries / heads));
     const int64_t pieces = clamp(static_cast<int64_t>(cost / small_), 1, blocks);
-    const int64_t rows = divide_up(length, pieces);
-    CpuUnit unit;
-    unit.batch = {b, b + 1};
-    for (int64_t begin = 0; begin < length; begin += rows) {
-      unit.queries = {begin, std::min(begin + rows, length)};
-      unit.cost = cost_of(b, unit.queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
+    CpuUnit unit = unit_of({b, b + 1}, 0, 0);
+    for_each_range(length, divide_up(length, pieces), [&](Range queries) {
+      unit.queries = queries;
+      unit.cost = cost_of(b, queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
       add_for_all_heads(unit, heads);
-    }
+    });
   }
 
   void add_for_all_heads(CpuUnit unit, int64_t heads_per_unit) {
@@ -162,32 +192,6 @@ class Cutter {
     }
   }
 
-  /// Consecutive small batch entries that share a unit.
-  class Run {
-   public:
-    explicit Run(Cutter& cutter) : cutter_(cutter) {}
-
-    void add(int64_t b, double cost) {
-      if (unit_.batch.empty()) unit_.batch.begin = b;
-      unit_.batch.end = b + 1;
-      unit_.cost += cost;
-      if (unit_.cost >= cutter_.small_) end();
-    }
-
-    void end() {
-      if (unit_.batch.empty()) return;
-      const bool is_backward = cutter_.problem_.direction == Direction::backward;
-      unit_.grad_query = is_backward && cutter_.computes_grad_query_;
-      unit_.grad_key_value = is_backward && wants_keys(cutter_.problem_);
-      cutter_.add_for_all_heads(unit_, cutter_.sizes_.group);
-      unit_ = CpuUnit{};
-    }
-
-   private:
-    Cutter& cutter_;
-    CpuUnit unit_;
-  };
-
   void cut_backward() {
     const bool has_groups = !schedule_.order.empty();
     if (sizes_.shared_queries && has_groups) {
@@ -199,7 +203,7 @@ class Cutter {
       return;
     }
     const bool balance = !is_balanced();
-    Run run(*this);
+    Run run(unit_of({}, 0, 0), small_, [this](const CpuUnit& unit) { add_for_all_heads(unit, sizes_.group); });
     for (int64_t b = 0; b < problem_.batch; b = schedule_.end_of_group(b)) {
       if (schedule_.end_of_group(b) > b + 1) {
         run.end();
@@ -209,7 +213,7 @@ class Cutter {
       if (length_q(b) == 0 && length_k(b) == 0) continue;
       const double cost = cost_of(b, all_rows);
       if (cost < small_ && length_q(b) <= schedule_.tiles.block_queries) {
-        run.add(b, cost);
+        run.take(b, cost);
         continue;
       }
       run.end();
@@ -248,8 +252,7 @@ class Cutter {
     const int64_t heads = divide_up(sizes_.group, head_pieces);
     const int64_t row_pieces = clamp(divide_up(pieces, head_pieces), 1, std::max<int64_t>(1, length / smallest_piece));
     if (head_pieces * row_pieces == 1 && length <= schedule_.tiles.block_queries) {
-      CpuUnit unit = whole(b, key_head, cost);
-      schedule_.units.push_back(unit);
+      schedule_.units.push_back(unit_of({b, b + 1}, key_head, cost));
       return;
     }
     if (!wants_keys(problem_)) {
@@ -264,32 +267,31 @@ class Cutter {
     }
     schedule_.cut = std::max(schedule_.cut, CpuCut::partial);
     const int64_t first = schedule_.partial_elements;
-    const int64_t rows = divide_up(length, row_pieces);
-    CpuUnit unit = whole(b, key_head, cost);
+    CpuUnit unit = unit_of({b, b + 1}, key_head, cost);
     unit.key_rows = key_rows(b);
     const Range group = unit.heads;
     int64_t count = 0;
-    for (int64_t begin = 0; begin < length; begin += rows) {
-      unit.queries = {begin, std::min(begin + rows, length)};
-      const double piece_cost = cost_of(b, unit.queries) / static_cast<double>(head_pieces);
+    for_each_range(length, divide_up(length, row_pieces), [&](Range queries) {
+      unit.queries = queries;
+      unit.cost = cost_of(b, queries) / static_cast<double>(head_pieces);
       for (int64_t head = group.begin; head < group.end; head += heads) {
         unit.heads = {head, std::min(head + heads, group.end)};
-        unit.cost = piece_cost;
         unit.key_sum = first + count++ * sum_elements;
         schedule_.units.push_back(unit);
       }
-    }
+    });
     schedule_.partial_elements += count * sum_elements;
     reduce({false, b, key_head, {0, length_k(b)}, first, sum_elements, count, length_k(b)});
   }
 
-  CpuUnit whole(int64_t b, int64_t key_head, double cost) const {
+  /// A unit of all query heads of a key head, which computes all wanted gradients.
+  CpuUnit unit_of(Range batch, int64_t key_head, double cost) const {
     CpuUnit unit;
-    unit.batch = {b, b + 1};
+    unit.batch = batch;
     unit.key_head = key_head;
     unit.heads = group_of(key_head);
     unit.grad_query = computes_grad_query_;
-    unit.grad_key_value = wants_keys(problem_);
+    unit.grad_key_value = problem_.direction == Direction::backward && wants_keys(problem_);
     unit.cost = cost;
     return unit;
   }
@@ -310,12 +312,12 @@ class Cutter {
     const int64_t tile_count = divide_up(length_k(b), schedule_.tiles.keys);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(tile_count, 1));
     const int64_t keys = std::max<int64_t>(1, divide_up(tile_count, pieces)) * schedule_.tiles.keys;
-    CpuUnit unit = whole(b, key_head, cost / static_cast<double>(pieces));
+    CpuUnit unit = unit_of({b, b + 1}, key_head, cost / static_cast<double>(pieces));
     unit.grad_query = false;
-    for (int64_t begin = 0; begin < length_k(b); begin += keys) {
-      unit.keys = {begin, std::min(begin + keys, length_k(b))};
+    for_each_range(length_k(b), keys, [&](Range range) {
+      unit.keys = range;
       schedule_.units.push_back(unit);
-    }
+    });
   }
 
   /// Adds units that compute dQ of some queries of one batch entry.
@@ -324,13 +326,13 @@ class Cutter {
     const int64_t length = length_q(b);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
-    CpuUnit unit = whole(b, key_head, 0);
+    CpuUnit unit = unit_of({b, b + 1}, key_head, 0);
     unit.grad_key_value = false;
-    for (int64_t begin = 0; begin < length; begin += rows) {
-      unit.queries = {begin, std::min(begin + rows, length)};
-      unit.cost = cost_of(b, unit.queries) * 3 / 5;
+    for_each_range(length, rows, [&](Range queries) {
+      unit.queries = queries;
+      unit.cost = cost_of(b, queries) * 3 / 5;
       schedule_.units.push_back(unit);
-    }
+    });
   }
 
   /// Adds the units for an operand that the whole batch shares. Each run of batch entries has a partial sum of its
@@ -384,35 +386,22 @@ class Cutter {
     const bool sums_queries = sizes_.shared_queries && computes_grad_query_;
     const int64_t first = schedule_.partial_elements;
     int64_t count = 0;
-    auto add = [&](CpuUnit unit) {
+    const auto add = [&](CpuUnit unit) {
       (sums_queries ? unit.query_sum : unit.key_sum) = first + count++ * sum_elements;
       unit.key_rows = rows;
       schedule_.units.push_back(unit);
     };
-    CpuUnit run = whole(0, key_head, 0);
-    run.batch = {batch.begin, batch.begin};
+    Run run(unit_of({}, key_head, 0), target, add);
     for (int64_t b = batch.begin; b < batch.end; ++b) {
       const double cost = cost_of(b, all_rows);
-      const bool alone = cost > target;
-      if (alone && !run.batch.empty()) {
-        add(run);
-        run.batch = {b, b};
-      }
-      if (alone) {
-        cut_along(b, key_head, static_cast<int64_t>(cost / target) + 1, cost, add);
-        run.batch = {b + 1, b + 1};
-        run.cost = 0;
+      if (cost <= target) {
+        run.take(b, cost);
         continue;
       }
-      run.batch.end = b + 1;
-      run.cost += cost;
-      if (run.cost >= target) {
-        add(run);
-        run.batch = {b + 1, b + 1};
-        run.cost = 0;
-      }
+      run.end();
+      cut_along(b, key_head, static_cast<int64_t>(cost / target) + 1, cost, add);
     }
-    if (!run.batch.empty()) add(run);
+    run.end();
     schedule_.partial_elements += count * sum_elements;
     if (!sums_queries) {
       reduce({false, batch.begin, key_head, {0, rows.size()}, first, sum_elements, count, rows.size()});
@@ -437,7 +426,7 @@ class Cutter {
     const int64_t length = cuts_keys ? length_k(b) : length_q(b);
     pieces = clamp(pieces, 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
-    CpuUnit unit = whole(b, key_head, cost / static_cast<double>(pieces));
+    CpuUnit unit = unit_of({b, b + 1}, key_head, cost / static_cast<double>(pieces));
     for (int64_t begin = 0; begin < std::max<int64_t>(1, length); begin += rows) {
       (cuts_keys ? unit.keys : unit.queries) = Range{begin, std::min(begin + rows, length)};
       add(unit);
@@ -468,25 +457,23 @@ class Cutter {
     const int64_t pieces = clamp(pieces_for(cost), 1, divide_up(shared_rows, step));
     const int64_t rows = round_up(divide_up(shared_rows, pieces), step);
     for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
-      CpuUnit unit = whole(0, key_head, cost / static_cast<double>(pieces));
-      unit.batch = {0, problem_.batch};
+      CpuUnit unit = unit_of({0, problem_.batch}, key_head, cost / static_cast<double>(pieces));
       unit.sums_over_batch = true;
       unit.grad_query = of_queries;
       unit.grad_key_value = !of_queries;
-      for (int64_t begin = 0; begin < shared_rows; begin += rows) {
-        (of_queries ? unit.queries : unit.keys) = Range{begin, std::min(begin + rows, shared_rows)};
+      for_each_range(shared_rows, rows, [&](Range range) {
+        (of_queries ? unit.queries : unit.keys) = range;
         schedule_.units.push_back(unit);
-      }
+      });
     }
   }
 
   void reduce(CpuReduction reduction) {
     constexpr int64_t rows_at_once = 256;
-    const int64_t end = reduction.rows.end;
-    for (int64_t begin = 0; begin < end; begin += rows_at_once) {
-      reduction.rows = {begin, std::min(begin + rows_at_once, end)};
+    for_each_range(reduction.rows.end, rows_at_once, [&](Range rows) {
+      reduction.rows = rows;
       schedule_.reductions.push_back(reduction);
-    }
+    });
   }
 
   const Problem& problem_;
@@ -494,7 +481,8 @@ class Cutter {
   const Processor& processor_;
   CpuSchedule& schedule_;
   Sizes sizes_;
-  bool computes_grad_query_ = problem_.wanted.query;  // in the units of batch entries
+  bool computes_grad_query_ =
+      problem_.direction == Direction::backward && problem_.wanted.query;  // in the units of batch entries
   double total_ = 0;
   double share_ = 0;  // cost for each thread
   double small_ = 0;  // a unit with a lower cost takes more batch entries
