@@ -1,8 +1,10 @@
-"""Helpers of the benchmark's tests: a small case, a system by its name, and results without padding."""
+"""Helpers of the tests of the benchmark: a small case, a system by its name, results without padding, and fields."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -21,3 +23,7 @@ def by_name(name: str) -> System:
 
 def unpadded(output: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
     return torch.cat([output[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)])
+
+
+def fields(kind: type[Any]) -> list[str]:
+    return [one.name for one in dataclasses.fields(kind)]

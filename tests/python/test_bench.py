@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench_cases import by_name, unpadded
+from bench_cases import by_name, fields, unpadded
 from bench_cases import small_case as case
 
 import gdpa
@@ -24,9 +24,9 @@ from gdpa.bench.figures import ratios
 from gdpa.bench.goals import RateRow
 from gdpa.bench.measure import Effort, Result, make_row, measure
 from gdpa.bench.rates import columns, table_of_cases
-from gdpa.bench.report import Figure, Table, fields, reason_of
+from gdpa.bench.report import Figure, Table, reason_of
 from gdpa.bench.shapes import chosen_cases
-from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Padded, SdpaPerSequence, System, Variant
+from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Padded, SdpaPerSequence, System
 
 CPU = torch.device("cpu")
 ON_CPU = tuple(system for system in SYSTEMS if "cpu" in system.devices)
@@ -251,7 +251,7 @@ def test_movielens_has_its_943_histories() -> None:
 
 def test_ratios_put_the_right_system_on_top() -> None:
     timed = case(dtype="float32")
-    systems = [Gdpa(), Variant(Gdpa(), dtype="float16"), SdpaPerSequence(), Padded()]
+    systems = [Gdpa(), Gdpa().variant(dtype="float16"), SdpaPerSequence(), Padded()]
     result = measure(timed, systems, ["fwd", "bwd"], QUICK, Unbounded())
     ms = {"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}
     rows = [replace(row, ms=4.0 if row.dtype == "float16" else ms[row.system]) for row in result.rows]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from bench_cases import fields
 
 from gdpa.bench import __main__ as bench
 from gdpa.bench import norms
@@ -30,7 +31,6 @@ from gdpa.bench.norms import (
     forms_of,
     measure_norms,
 )
-from gdpa.bench.report import fields
 
 CPU = torch.device("cpu")
 SMALL = Case((5, 1, 3), (4, 4, 4), heads=2, head_dim=8, dtype="float64", activation="gelu_tanh", name="small")

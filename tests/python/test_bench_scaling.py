@@ -12,13 +12,13 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+from bench_cases import fields
 
 from gdpa.bench import __main__ as bench
 from gdpa.bench.agreement import Disagreement
 from gdpa.bench.command_line import RankFailed
 from gdpa.bench.device import Device
 from gdpa.bench.measure import Progress
-from gdpa.bench.report import fields
 from gdpa.bench.scaling import context, fsdp
 from gdpa.bench.scaling.ranks import CONTEXT, FSDP, ScalingRow, launch
 from gdpa.bench.scaling.suite import FIGURES, ScalingReport, goal_of, processes_on

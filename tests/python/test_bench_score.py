@@ -99,7 +99,7 @@ def test_softmax_of_flex_attention_has_the_bias(monkeypatch: pytest.MonkeyPatch)
     assert (system.row_name, system.function) == ("FlexAttention", "softmax")
     operands = Operands.random(case, torch.device("cpu"))
     dense = operands.dense
-    attend = system.attend(case, torch.device("cpu"), operands.tensors)
+    attend = system.attend(system.timed(case), torch.device("cpu"), operands.tensors)
     output = attend(dense.query, dense.key, dense.value)
     query, key, value = (operand.transpose(1, 2) for operand in (dense.query, dense.key, dense.value))
     scores = query @ key.mT / case.head_dim**0.5
@@ -172,8 +172,8 @@ def test_a_suite_may_name_its_systems() -> None:
 
 def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
     usual, of_rab = GdpaCompat().variants(["silu", "silu(s + rab[batch, head, q_idx, kv_idx])"])
-    assert (usual.row_name, usual.function) == ("gdpa", None)
-    assert (of_rab.row_name, of_rab.function) == ("gdpa", "silu(s + rab[batch, head, q_idx, kv_idx])")
+    assert (usual.row_name, usual.activation) == ("gdpa", None)
+    assert (of_rab.row_name, of_rab.activation) == ("gdpa", "silu(s + rab[batch, head, q_idx, kv_idx])")
 
 
 def test_tables_show_the_brackets_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,14 +12,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from bench_cases import by_name
+from bench_cases import by_name, fields
 from torch import Tensor
 
 from gdpa.bench import __main__ as bench
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Device, Product, Work
 from gdpa.bench.measure import Effort, Result
-from gdpa.bench.report import fields
 from gdpa.bench.systems import SYSTEMS, Gdpa, Padded, System, choose_systems
 from gdpa.bench.systems.base import Attend
 from gdpa.bench.training import attentions, trainer

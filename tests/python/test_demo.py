@@ -13,7 +13,7 @@ from gdpa.bench.systems import Operands
 from gdpa.demo import histories as data
 from gdpa.demo.__main__ import main
 from gdpa.demo.report import RESULTS, results_of, sampled
-from gdpa.demo.uses import USES, Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
+from gdpa.demo.uses import USES, WITH_GDPA, Reference, Use, WithoutPadding, WithPadding, without_padding
 
 NORM_CONSTANT = 2e-6  # fp32: the allowed error in addition to PyTorch's error, times the norm of the reference
 
@@ -75,7 +75,7 @@ def test_padded_and_packed_pytorch_agree_with_one_product_a_sequence(use: Use, t
 def test_the_demonstration_calls_gdpa_for_the_same_computation(use: Use) -> None:
     operands = small_batch(use, "s^2 * tanh(s)")
     expected = results_of(Reference(), operands)
-    results = results_of(WithGdpa(), operands)
+    results = results_of(WITH_GDPA, operands)
     for want, got in zip(expected, results, strict=True):
         torch.testing.assert_close(got, want)
 

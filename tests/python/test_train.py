@@ -37,12 +37,12 @@ def test_the_model_trains_on_all_events_but_the_last_two(events: data.Events) ->
     users = range(events.users)
     held_out = {int(end) - back for end in events.ends for back in (0, 1)}
     positions = torch.arange(len(events.items))
-    numbered = data.Events(positions, events.offsets)  # the item of an event is its index
+    numbered = replace(events, items=positions)  # the item of an event is its index
     trained: set[int] = set()
     for _ in range(60):
         ends = events.training_ends(HISTORY, generator)
         batch = numbered.batch(users, ends, HISTORY)
-        assert torch.equal(batch.cu_seqlens.diff(), events.lengths(HISTORY))
+        assert torch.equal(batch.cu_seqlens.diff(), events.trained(HISTORY))
         trained |= {*batch.items.tolist(), *batch.next_items.tolist()}
     assert not trained & held_out
     assert len(trained) > 0.95 * (len(positions) - len(held_out))

@@ -27,14 +27,14 @@ from gdpa.bench.device import Device, memory_beyond
 from gdpa.bench.measure import Effort, Plan, Progress, Result, forward_alone, measure
 from gdpa.bench.rates import RateReport
 from gdpa.bench.report import Figure, heading
-from gdpa.bench.systems import Gdpa, Operands, Padded, SdpaPerSequence, Variant
+from gdpa.bench.systems import Gdpa, Operands, Padded, SdpaPerSequence
 
 HELP = "The project's figures and their goals: the cost of a call, memory, cold starts on a GPU, MovieLens on the CPU"
 CPU_SECONDS = 6.0  # the default time for each figure on the CPU
 USERS_IN_A_CALL = 64
 LONG_SEQUENCE = 100_000
 MASKS = ("none", "causal")
-ON_CPU = (Gdpa(), Variant(Gdpa(), dtype="bfloat16"), Variant(Gdpa(), dtype="float16"), SdpaPerSequence(), Padded())
+ON_CPU = (Gdpa(), Gdpa().variant(dtype="bfloat16"), Gdpa().variant(dtype="float16"), SdpaPerSequence(), Padded())
 CALLS_BEFORE_WAITING = 50  # fewer calls than a GPU's queue holds, so that no call waits
 MIB = 2.0**20
 NEW_ACTIVATION, NEW_LENGTH = "s * sigmoid(1.6180 * s)", 256  # of the cold start

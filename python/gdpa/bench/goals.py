@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, mean
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdpa.bench.cases import suites
 from gdpa.bench.report import Figure, Refused, Row
@@ -63,13 +63,6 @@ class RateRow(Row):
         return first, second
 
 
-class Standing(NamedTuple):
-    """A goal with the measured number, and the row of gdpa that it is about, if there is one."""
-
-    row: RateRow | None
-    figure: Figure
-
-
 def frontier(row: RateRow) -> float | None:
     """Returns the expected upper bound of a rate in TFLOP/s, or None if it is unknown.
 
@@ -104,15 +97,15 @@ def goals_of_suite(name: str) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
                     yield shape["name"], direction, function, goal
 
 
-def standings(suite: str, rows: Sequence[RateRow], refusals: Sequence[Refused]) -> list[Standing]:
-    """Returns the goals of the shapes and directions of the run."""
+def standings(suite: str, rows: Sequence[RateRow], refusals: Sequence[Refused]) -> list[tuple[RateRow | None, Figure]]:
+    """Returns the goals of the shapes and directions of the run, each with gdpa's row that it is about, if any."""
     ran = {(row.shape, row.direction) for row in rows} | {(one.shape, one.direction) for one in refusals}
     found = []
     for shape, direction, function, goal in goals_of_suite(suite):
         if (shape, direction) in ran:
             row = ours(rows, shape, function, direction)
             number, unit = measured(goal, row, rows) if row else (None, "has no row")
-            found.append(Standing(row, Figure(f"{shape}, {function}, {direction}", number, goal["at_least"], unit)))
+            found.append((row, Figure(f"{shape}, {function}, {direction}", number, goal["at_least"], unit)))
     return found
 
 

@@ -82,11 +82,10 @@ def bias_of(activation: str) -> ast.expr | None:
         tree = expression(activation)
     except SyntaxError:
         return None
-    if not (isinstance(tree, ast.Call) and len(tree.args) == 1 and isinstance(tree.args[0], ast.BinOp)):
-        return None
-    sum_of = tree.args[0]
-    is_sum = isinstance(sum_of.op, ast.Add) and isinstance(sum_of.left, ast.Name) and sum_of.left.id == "s"
-    return sum_of if is_sum and any(isinstance(node, ast.Subscript) for node in ast.walk(sum_of)) else None
+    match tree:
+        case ast.Call(args=[ast.BinOp(left=ast.Name(id="s"), op=ast.Add()) as sum_of]):
+            return sum_of if any(isinstance(node, ast.Subscript) for node in ast.walk(sum_of)) else None
+    return None
 
 
 def score_mod_of(case: Case, tensors: dict[str, Tensor]) -> ScoreMod | None:

@@ -120,7 +120,7 @@ class BatchTimer:
     def prepare(self, operands: Operands, system: System, directions: Sequence[str]) -> None:
         figures = [(system.name, direction) for direction in directions]
         with self.first_call(system.row_name, *figures):
-            prepared = system.prepare(self.case, operands)
+            prepared = system.prepare(system.timed(self.case), operands)
             for figure in figures:
                 self.work[figure] = work_of(prepared, figure[1])
                 self.measure(figure, 0.0)  # warms up
@@ -168,7 +168,7 @@ def measure(
     """Returns a row for each system and direction that can run the case, and a reason for each that cannot."""
     result = Result()
     for system in systems:
-        reason = system.refusal(case)
+        reason = system.refusal(system.timed(case))
         if reason is not None:
             result.refusals += [Refused(system.name, direction, reason, case.name) for direction in directions]
 
@@ -217,7 +217,8 @@ def make_row(
     longest = max(case.lengths_q)
     room = longest * len(case.lengths_q)
     rates = device.rates(case.dtype, product_flops)
-    timed = replace(case, dtype=system.dtype or case.dtype, activation=system.function or case.activation)
+    timed = system.timed(case)
+    timed = replace(timed, activation=system.function or timed.activation)
     return RateRow(
         **row_of(system.row_name, system.version(), direction, device.describe(), timed),
         accuracy="fast" if system.row_name == "gdpa" else None,

@@ -46,4 +46,4 @@ class Progress:
 
 
 def silent(done: float, text: str) -> None:
-    """The progress display of all ranks except rank 0."""
+    """Shows nothing, such as on all ranks except rank 0."""

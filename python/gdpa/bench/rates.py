@@ -8,7 +8,7 @@ from gdpa.bench import goals
 from gdpa.bench.cases import DIRECTIONS, suites
 from gdpa.bench.goals import RateRow
 from gdpa.bench.plot import Bar, Group, Panel
-from gdpa.bench.report import Figure, Report, Table, number, share
+from gdpa.bench.report import Figure, Report, Table, grouped, number, share
 
 
 def unit(rows: list[RateRow]) -> tuple[str, float]:
@@ -65,10 +65,7 @@ def bounds_of(row: RateRow) -> dict[str, float | None]:
 
 
 def by_case(rows: list[RateRow]) -> list[list[RateRow]]:
-    found: dict[tuple[object, ...], list[RateRow]] = {}
-    for row in rows:
-        found.setdefault(row.case, []).append(row)
-    return list(found.values())
+    return list(grouped(rows, lambda row: row.case).values())
 
 
 class RateReport(Report):
@@ -79,12 +76,7 @@ class RateReport(Report):
 
     @property
     def figures(self) -> list[Figure]:
-        return [standing.figure for standing in self.standings]
-
-    @property
-    def standings(self) -> list[goals.Standing]:
-        """The goals of the suite with the measured numbers."""
-        return goals.standings(self.subject, self.rows, self.refusals)
+        return [figure for _, figure in goals.standings(self.subject, self.rows, self.refusals)]
 
     def parts(self) -> list[tuple[str, list[RateRow]]]:
         """Returns the rows of each direction that ran, with its heading."""
@@ -104,11 +96,14 @@ class RateReport(Report):
             one for one in ("dtype", "mask", "B", "d", "q", "kv", "fill")
             if len({getattr(row, one) for row in self.rows}) > 1
         ]  # fmt: skip
-        standings = self.standings
+        standings = goals.standings(self.subject, self.rows, self.refusals)
 
         def bar(row: RateRow) -> Bar:
-            figures = [standing.figure for standing in standings if standing.row is row]
-            marks = [(row.tflops * factor * one.goal / one.measured, one.reached) for one in figures if one.measured]
+            marks = [
+                (row.tflops * factor * one.goal / one.measured, one.reached)
+                for about, one in standings
+                if about is row and one.measured
+            ]
             return Bar(row.tflops * factor, goals=marks)
 
         def group(rows: list[RateRow]) -> Group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from gdpa.bench.plot import Panel, draw
 
 HEADING = ("subject", "device", "torch", "commit", "method")  # the first fields of a document
 R = TypeVar("R")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,13 @@ class Table:
 def number(value: float | None, form: str) -> str:
     """Returns a cell for a number that may be missing."""
     return "" if value is None else format(value, form)
+
+
+def grouped(rows: Sequence[R], key: Callable[[R], K]) -> dict[K, list[R]]:
+    found: dict[K, list[R]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def share(rate: float, of: float | None) -> str:
@@ -249,10 +256,6 @@ def write_rows(path: Path | None, rows: Sequence[Any]) -> None:
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-
-def fields(kind: type[Any]) -> list[str]:
-    return [one.name for one in dataclasses.fields(kind)]
 
 
 def read(path: Path, kinds: Mapping[str, type[Report]], usual: type[Report]) -> Report:

@@ -161,7 +161,7 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
 
 def figures_of(case: Case, systems: Sequence[System], directions: Sequence[str], device: Device) -> int:
     """Returns the number of timed figures of a case: each able system in each direction, and cuBLAS."""
-    able = sum(system.refusal(case) is None for system in systems)
+    able = sum(system.refusal(system.timed(case)) is None for system in systems)
     return len(directions) * able + (device.product(case.dtype) is not None)
 
 

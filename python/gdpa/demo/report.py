@@ -16,10 +16,11 @@ from gdpa.bench.counts import flops_of
 from gdpa.bench.device import Device
 from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, row_of, work_of
 from gdpa.bench.plot import Bar, Group, Panel
+from gdpa.bench.progress import silent
 from gdpa.bench.report import Report, Row, Table, number
 from gdpa.bench.systems import Operands, System
 from gdpa.demo.histories import Embedding, Histories
-from gdpa.demo.uses import Reference, Use, WithGdpa, WithoutPadding, WithPadding, without_padding
+from gdpa.demo.uses import WITH_GDPA, Reference, Use, WithoutPadding, WithPadding, without_padding
 
 RESULTS = ("O", "dQ", "dK", "dV")
 ROUNDS = 3  # of the systems on a sample
@@ -102,7 +103,7 @@ def sampled(batches: int, wanted: int) -> set[int]:
 
 def results_of(system: System, operands: Operands) -> list[Tensor]:
     """Returns O, dQ, dK and dV in the layout of the system."""
-    prepared = system.prepare(operands.case, operands)
+    prepared = system.prepare(system.timed(operands.case), operands)
     outputs = prepared.forward()
     return [outputs[0].detach(), *prepared.backward(outputs)]
 
@@ -110,10 +111,10 @@ def results_of(system: System, operands: Operands) -> list[Tensor]:
 def squares_of(operands: Operands) -> Tensor:
     """Returns the squared 2-norms of O, dQ, dK and dV in fp64, and of the differences of gdpa and of padded PyTorch."""
     case = operands.case
-    exact = results_of(Reference(), operands.changed(Tensor.double))
+    exact = results_of(Reference().variant(dtype="float64"), operands)
     lengths = case.lengths_q, case.lengths_q, case.lengths_k, case.lengths_k
     padded = map(without_padding, results_of(WithPadding(), operands), lengths)
-    results = zip(exact, results_of(WithGdpa(), operands), padded, strict=True)
+    results = zip(exact, results_of(WITH_GDPA, operands), padded, strict=True)
     norms = [
         torch.stack([want.norm(), (got - want).norm(), (of_padded - want).norm()]) for want, got, of_padded in results
     ]
@@ -123,11 +124,11 @@ def squares_of(operands: Operands) -> Tensor:
 def times_of(operands: Operands, device: Device) -> dict[str, float]:
     """Returns the seconds of forward and backward of each system, which alternate."""
     timer = BatchTimer(operands.case, device, Result())
-    systems: Sequence[System] = (WithGdpa(), WithPadding(), WithoutPadding())
+    systems: Sequence[System] = (WITH_GDPA, WithPadding(), WithoutPadding())
     for system in systems:
         if system.refusal(operands.case) is None:
             timer.prepare(operands, system, DIRECTIONS)
-    figures = timer.rounds(Effort(0.0, ROUNDS), lambda done, text: None).figures
+    figures = timer.rounds(Effort(0.0, ROUNDS), silent).figures
     names = [one.name for one in systems if all((one.name, direction) in figures for direction in DIRECTIONS)]
     return {name: sum(figures[name, direction] for direction in DIRECTIONS) for name in names}
 
@@ -143,7 +144,7 @@ def measure(
     chosen = sampled(len(batches), samples)
     for index, batch in enumerate(batches):
         operands = use.operands(batch, embedding, activation)
-        prepared = WithGdpa().prepare(operands.case, operands)
+        prepared = WITH_GDPA.prepare(operands.case, operands)
         for direction in DIRECTIONS:
             work = work_of(prepared, direction)
             if index == 0:  # the first call parses the function and generates the products for this head_dim

@@ -12,11 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-import gdpa
 from gdpa.bench.cases import Case
 from gdpa.bench.in_pytorch import elementwise
-from gdpa.bench.systems import Operands, Padded, System
-from gdpa.bench.systems.base import Attend, offsets
+from gdpa.bench.systems import Gdpa, Operands, Padded, System
+from gdpa.bench.systems.base import Attend
 from gdpa.bench.systems.padded import padded_attention
 from gdpa.demo.histories import Embedding, Histories
 
@@ -59,20 +58,7 @@ USES = (
 )
 
 
-class WithGdpa(System):
-    """gdpa on packed rows."""
-
-    name = "gdpa"
-
-    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        return partial(
-            gdpa.varlen_attention,
-            cu_seq_q=None if case.shared_q else offsets(case.lengths_q, device),
-            cu_seq_k=None if case.shared_kv else offsets(case.lengths_k, device),
-            activation=case.activation,
-            out_scale="1/len_k",
-            window_size=case.window,
-        )
+WITH_GDPA = Gdpa(out_scale="1/len_k")
 
 
 class WithPadding(Padded):

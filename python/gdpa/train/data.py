@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gdpa.demo import histories as demo
+from gdpa.demo import histories
+from gdpa.demo.histories import Histories
 
 ITEMS = 1682
 
@@ -30,29 +31,21 @@ class Batch:
         return Batch(**{name: one.to(device, non_blocking=True) for name, one in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class Events:
-    """The events of all users, each user's in the order of time."""
-
-    items: Tensor  # (events,) int64
-    offsets: Tensor  # (users + 1,) int64
-
-    @property
-    def users(self) -> int:
-        return len(self.offsets) - 1
+class Events(Histories):
+    """The events of all users, from which batches for the training are made."""
 
     @property
     def ends(self) -> Tensor:
         """The index of the last item of each user, which is the item of the test."""
         return self.offsets[1:] - 1
 
-    def lengths(self, history: int) -> Tensor:
+    def trained(self, history: int) -> Tensor:
         """Returns the number of events of each user that one epoch trains on: all, but at most `history`."""
-        return (self.offsets.diff() - 3).clamp(max=history)
+        return (self.lengths - 3).clamp(max=history)
 
     def training_ends(self, history: int, generator: torch.Generator) -> Tensor:
         """Returns the index of the last item to predict of each user, so that a random part of the history is used."""
-        spare = self.offsets.diff() - 3 - self.lengths(history)
+        spare = self.lengths - 3 - self.trained(history)
         return self.ends - 2 - (torch.rand(self.users, generator=generator) * (spare + 1)).long()
 
     def batch(self, users: Sequence[int], ends: Tensor, history: int) -> Batch:
@@ -67,5 +60,4 @@ class Events:
 @functools.cache
 def load(users: int | None = None) -> Events:
     """Returns the events of the first `users` users, or of all users."""
-    histories = demo.load(users)
-    return Events(histories.items, histories.offsets)
+    return Events(**vars(histories.load(users)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gdpa.bench.report import Table, document
+from gdpa.bench.report import Table, document, grouped
 from gdpa.train.metrics import Metrics
 
 PAGE = Path(__file__).with_name("page.md")  # with places for the numbers
@@ -42,10 +42,7 @@ class Result:
 
 
 def by_variant(results: Sequence[Result]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
-    for one in results:
-        found.setdefault(one.variant, []).append(one)
-    return found
+    return grouped(results, lambda one: one.variant)
 
 
 def spread(numbers: Sequence[float], digits: int) -> str:

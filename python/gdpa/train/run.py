@@ -92,7 +92,7 @@ class Run:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.lengths = events.lengths(settings.history)
+        self.lengths = events.trained(settings.history)
         self.sampler = PairBalancedSampler(self.lengths, settings.users, ranks.world, seed=settings.seed)
         self.losses: list[Tensor] = []  # of each step
         self.metrics: list[tuple[Metrics, Metrics]] = []  # of the validation and of the test after each epoch

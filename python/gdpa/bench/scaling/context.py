@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
+import torch
 from torch import Tensor
 
-import gdpa
 from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Work
 from gdpa.bench.measure import forward_alone
 from gdpa.bench.scaling.ranks import CONTEXT, Comparison, Ranks
+from gdpa.bench.systems import Gdpa
 from gdpa.bench.systems.base import Operands, Prepared, offsets
 from gdpa.distributed import ContextPlan, context_parallel_attention
 
@@ -43,13 +43,9 @@ def comparisons_of(ranks: Ranks, case: Case) -> list[Comparison]:
     """Prepares both computations. Raises Disagreement if their results differ."""
     device = ranks.device.torch_device
     operands = Operands.random(case, device)
-    cu_seqlens = offsets(case.lengths_q, device)
-    plan = ContextPlan(cu_seqlens.cpu(), window_size=case.window, device=device)
-    options: dict[str, Any] = {"activation": case.activation, "out_scale": "1/len_k"}
-    on_one = partial(
-        gdpa.varlen_attention, cu_seq_q=cu_seqlens, cu_seq_k=cu_seqlens, window_size=case.window, **options
-    )
-    on_all = partial(context_parallel_attention, plan=plan, **options)
+    plan = ContextPlan(offsets(case.lengths_q, torch.device("cpu")), window_size=case.window, device=device)
+    on_one = Gdpa(out_scale="1/len_k").attend(case, device, {})
+    on_all = partial(context_parallel_attention, plan=plan, activation=case.activation, out_scale="1/len_k")
     shards = [plan.shard_queries, plan.shard_keys, plan.shard_keys]
     whole = [operands.query, operands.key, operands.value]
     local = [shard(one).contiguous() for shard, one in zip(shards, whole, strict=True)]

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from torch.nn.attention import SDPBackend
 
-from gdpa.bench.systems.base import Operands, Prepared, System, Variant
+from gdpa.bench.systems.base import Operands, Prepared, System
 from gdpa.bench.systems.ours import Gdpa, in_turn
 from gdpa.bench.systems.packages import FlashAttention, GdpaCompat, Hstu, TritonGdpa, TritonHstu, add_checkout
 from gdpa.bench.systems.padded import Padded, PaddedCompiled
@@ -74,7 +74,6 @@ __all__ = [
     "Prepared",
     "SdpaPerSequence",
     "System",
-    "Variant",
     "add_checkout",
     "choose_systems",
     "in_turn",

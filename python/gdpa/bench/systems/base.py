@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -105,9 +106,11 @@ class System:
     """A system that computes attention. `name` is unique in a run, and `row_name` is the name in the rows."""
 
     name: str
+    reported_as: str | None = None  # the name in the rows, if it differs
     devices: tuple[str, ...] = ("cpu", "cuda")  # the devices on which the system is timed
     function: str | None = None  # the fixed function that the system computes instead of f, if any
-    dtype: str | None = None  # the type in which the system computes, if it differs from the case
+    activation: str | None = None  # the function of a variant, in place of that of the case
+    dtype: str | None = None  # the type of a variant, in place of that of the case
     is_usual = True  # whether the system runs if neither the options nor the suite name it
     can_train = False  # whether the system may compute the attention of a model in the suite training
     reads_tensors = False  # whether the system reads the tensors of the function
@@ -115,7 +118,21 @@ class System:
 
     @property
     def row_name(self) -> str:
-        return self.name
+        return self.reported_as or self.name
+
+    def variant(self, activation: str | None = None, dtype: str | None = None) -> System:
+        """Returns the system with another function or another type than the case, which alternates with this one.
+
+        A system with a fixed function keeps it. Its variant only gets another bias.
+        """
+        other = copy(self)
+        other.name, other.reported_as = f"{self.name}, {activation or dtype}", self.row_name
+        other.activation, other.dtype = activation, dtype
+        return other
+
+    def timed(self, case: Case) -> Case:
+        """Returns the case with the function and the type of a variant."""
+        return replace(case, activation=self.activation or case.activation, dtype=self.dtype or case.dtype)
 
     def version(self) -> str:
         return torch.__version__
@@ -141,47 +158,15 @@ class System:
         raise NotImplementedError
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
+        dtype = getattr(torch, case.dtype)
+        if operands.query.dtype != dtype:
+            operands = operands.changed(lambda operand: operand.to(dtype))
         laid: Operands = getattr(operands, self.layout(case))
         inputs = [operand.detach().requires_grad_() for operand in (laid.query, laid.key, laid.value)]
         params = params_of(case, operands.tensors) if self.reads_tensors else {}
         attend = self.attend(case, operands.query.device, params)
         learned = [tensor for tensor in params.values() if tensor.requires_grad]
         return Prepared(lambda: [attend(*inputs)], [*inputs, *learned], [laid.grad_output])
-
-
-class Variant(System):
-    """A system with another function or another type than the case, which alternates with the system itself.
-
-    A system with a fixed function keeps it. Its variant only gets another bias.
-    """
-
-    def __init__(self, system: System, activation: str | None = None, dtype: str | None = None) -> None:
-        self.system, self.activation, self.dtype = system, activation, dtype
-        self.name = f"{system.name}, {activation or dtype}"
-        self.function = system.function or activation
-        self.devices = system.devices
-
-    @property
-    def row_name(self) -> str:
-        return self.system.row_name
-
-    def version(self) -> str:
-        return self.system.version()
-
-    def case(self, case: Case) -> Case:
-        return replace(case, activation=self.activation or case.activation)
-
-    def refusal(self, case: Case) -> str | None:
-        return self.system.refusal(self.case(case))
-
-    def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        return self.system.attend(self.case(case), device, params)
-
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        if self.dtype:
-            dtype = getattr(torch, self.dtype)
-            operands = operands.changed(lambda operand: operand.to(dtype))
-        return self.system.prepare(self.case(case), operands)
 
 
 def offsets(lengths: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

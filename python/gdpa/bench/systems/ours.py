@@ -10,25 +10,28 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.systems.base import Attend, System, Variant, offsets
+from gdpa.bench.systems.base import Attend, System, offsets
 
 
 class Gdpa(System):
-    """gdpa through PyTorch, on the packed operands."""
+    """gdpa through PyTorch, on the packed operands, with further options."""
 
     name = "gdpa"
     can_train = True
     reads_tensors = True
 
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
     def version(self) -> str:
         return gdpa.__version__
 
     def variants(self, functions: Sequence[str]) -> Sequence[System]:
-        return [self, *(Variant(self, function) for function in functions[1:])]
+        return [self, *(self.variant(function) for function in functions[1:])]
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
         # `--against` also times builds that do not have every option, so a case passes only the options that it needs.
-        options: dict[str, Any] = {"deterministic": case.deterministic}
+        options: dict[str, Any] = {"deterministic": case.deterministic, **self.options}
         if params:
             options["params"] = params
         if case.has_window:

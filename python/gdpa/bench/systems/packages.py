@@ -250,12 +250,9 @@ class GdpaCompat(Gdpa):
     """gdpa.compat: HSTU with a mask, FBGEMM's function with rab, and Meta's function otherwise."""
 
     name = "gdpa.compat"
+    reported_as = "gdpa"
     is_usual = False
     can_train = False
-
-    @property
-    def row_name(self) -> str:
-        return "gdpa"
 
     def refusal(self, case: Case) -> str | None:
         if case.mask == "none":

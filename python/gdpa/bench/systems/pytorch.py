@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gdpa.bench.cases import Case
 from gdpa.bench.in_pytorch import bias_of, mask_mod_of, score_mod_of
 from gdpa.bench.masks import mask_of_case
-from gdpa.bench.systems.base import Attend, Operands, Prepared, System, Variant, offsets, offsets_of
+from gdpa.bench.systems.base import Attend, Operands, Prepared, System, offsets, offsets_of
 from gdpa.bench.systems.padded import compiled
 
 
@@ -153,7 +153,7 @@ class Flex(System):
     lacks = ("layouts",)
 
     def variants(self, functions: Sequence[str]) -> Sequence[System]:
-        return [Variant(self, function) for function in functions if bias_of(function)] or [self]
+        return [self.variant(function) for function in functions if bias_of(function)] or [self]
 
     def layout(self, case: Case) -> str:
         return "dense"

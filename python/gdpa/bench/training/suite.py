@@ -11,7 +11,7 @@ from gdpa.bench.device import Device
 from gdpa.bench.goals import OURS
 from gdpa.bench.measure import Effort, Plan
 from gdpa.bench.plot import Bar, Group, Panel
-from gdpa.bench.report import Figure, Report, Table, heading, number, share
+from gdpa.bench.report import Figure, Report, Table, grouped, heading, number, share
 from gdpa.bench.systems import choose_systems
 from gdpa.bench.training.breakdown import PARTS
 from gdpa.bench.training.model_step import TrainingRow, measure_model
@@ -80,10 +80,7 @@ class TrainingReport(Report):
     caption = "milliseconds for a million tokens, and the parts of gdpa's step"
 
     def by_shape(self) -> dict[str, list[TrainingRow]]:
-        found: dict[str, list[TrainingRow]] = {}
-        for row in self.rows:
-            found.setdefault(row.shape, []).append(row)
-        return found
+        return grouped(self.rows, lambda row: str(row.shape))
 
     @property
     def figures(self) -> list[Figure]:
