@@ -20,8 +20,8 @@ _LENGTHS = (
 )
 _QUERIES = "Tensor? seq_offsets_q=None, int num_softmax_heads=0, "
 
-#: The schemas of the operators, as in generative-recommenders.
-SCHEMAS = {
+# As in generative-recommenders.
+_SCHEMAS = {
     "hstu_mha": f"(SymInt max_seq_len, float alpha, Tensor q, Tensor k, Tensor v, {_MASK}{_DESCALES}"
     f"bool sort_by_length, bool deterministic, int sm_margin=0, SymInt max_q_len=0, {_QUERIES}bool training=True, "
     f"{_LENGTHS}, bool use_bf16_dq_accum=False) -> Tensor",
@@ -96,5 +96,8 @@ def hstu_mha_bwd(given: SimpleNamespace) -> list[torch.Tensor]:
     return gradients
 
 
-_KERNELS = (hstu_mha, hstu_mha_fwd, hstu_mha_bwd)
-OPERATORS = {kernel.__name__: operator_of(SCHEMAS[kernel.__name__], kernel) for kernel in _KERNELS}
+#: The schema and the function of each operator.
+OPERATORS = {
+    f"hstu::{kernel.__name__}": (_SCHEMAS[kernel.__name__], operator_of(_SCHEMAS[kernel.__name__], kernel))
+    for kernel in (hstu_mha, hstu_mha_fwd, hstu_mha_bwd)
+}

@@ -22,8 +22,8 @@ def _optional(names: str) -> str:
     return ", ".join(f"Tensor? {name}=None" for name in names.split())
 
 
-#: The schemas of the operators, as in FBGEMM, with SymInt lengths: one compiled graph serves all of them.
-SCHEMAS = {
+# As in FBGEMM, with SymInt lengths: one compiled graph serves all of them.
+_SCHEMAS = {
     "hstu_varlen_fwd_90": f"(Tensor q, Tensor k, Tensor v, {_COMMON}{_MASKS}Tensor? rab=None, Tensor? func=None, "
     "int quant_mode=-1, int output_dtype=-1, "
     + _optional(
@@ -74,4 +74,8 @@ def backward(given: SimpleNamespace) -> tuple[torch.Tensor, ...]:
     return dq, dk, dv, gradients.get("rab", call.q.new_empty(0))
 
 
-OPERATORS = {name: operator_of(schema, forward if "_fwd_" in name else backward) for name, schema in SCHEMAS.items()}
+#: The schema and the function of each operator.
+OPERATORS = {
+    f"fbgemm::{name}": (schema, operator_of(schema, forward if "_fwd_" in name else backward))
+    for name, schema in _SCHEMAS.items()
+}

@@ -4,7 +4,8 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +37,9 @@ MODULES = {
         "gdpa.triton.triton_generalized_dot_product_attention": _META,
     },
 }
+
+# For each package, the module with the schemas and the functions of its operators.
+_OPERATORS = {"hstu": "gdpa.compat._hstu_operators", "hammer": "gdpa.compat._hammer_operators", "ads_mkl": _META}
 
 # The registrations of operators end with these objects.
 _libraries: list[torch.library.Library] = []
@@ -70,25 +74,26 @@ def install(package: str) -> None:
         _refuse_installed(package, name)
     for name, source in modules.items():
         _register(name, importlib.import_module(source))
-    for name, schema, kernel in _operators_of(package):
+    for name, (schema, kernel) in importlib.import_module(_OPERATORS[package]).OPERATORS.items():
         _define(name, schema, kernel)
 
 
 def _refuse_installed(package: str, name: str) -> None:
     """Refuses to hide a module that Python would find."""
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        part = ".".join(parts[:end])
-        if part in _installed or (part == "gdpa" and end < len(parts)):
+    for part in _with_packages_above(name):
+        if part in _installed or (part == "gdpa" and part != name):
             continue
-        is_found = part in sys.modules or _spec(part) is not None
-        if not is_found:
+        if part not in sys.modules and _spec(part) is None:
             return  # nor is a module below it
-        if end == len(parts) and not _is_folder(part):
+        if part == name and not _is_folder(part):
             raise ImportError(
                 f"install({package!r}): expected no module {name}, because gdpa does not hide a package, but one is "
                 f"installed or imported; uninstall it, or import {MODULES[package][name]} instead"
             )
+
+
+def _with_packages_above(name: str) -> Iterator[str]:
+    return accumulate(name.split("."), "{}.{}".format)
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -108,14 +113,12 @@ def _is_folder(name: str) -> bool:
 def _register(name: str, source: ModuleType) -> None:
     """Makes a module with the public names of `source`, and the packages above it."""
     parent: ModuleType | None = None
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        part = ".".join(parts[:end])
+    for part in _with_packages_above(name):
         module = sys.modules.get(part) or _imported(part)
         if module is None:
             module = _installed[part] = sys.modules[part] = _package(part)
             if parent is not None:
-                setattr(parent, parts[end - 1], module)
+                setattr(parent, part.rpartition(".")[2], module)
         parent = module
     assert parent is not None
     for public in source.__all__:
@@ -136,24 +139,6 @@ def _package(name: str) -> ModuleType:
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
     return module
-
-
-Operator = tuple[str, str, Callable[..., Any]]
-
-#: The namespace of the operators of a package, and gdpa's module with their schemas and functions.
-_OPERATORS = {"hstu": ("fbgemm", "gdpa.compat._hstu_operators"), "hammer": ("hstu", "gdpa.compat._hammer_operators")}
-
-
-def _operators_of(package: str) -> list[Operator]:
-    """Returns the name, the schema after the name, and the function of each operator."""
-    if package in _OPERATORS:
-        space, source = _OPERATORS[package]
-        module = importlib.import_module(source)
-        return [(f"{space}::{name}", schema, module.OPERATORS[name]) for name, schema in module.SCHEMAS.items()]
-    from gdpa.compat.meta import generalized_dot_product_attention as function
-
-    schema = torch.library.infer_schema(function, mutates_args=())
-    return [(f"{space}::generalized_dot_product_attention", schema, function) for space in ("gdpa", "ads_mkl")]
 
 
 def _define(name: str, schema: str, kernel: Callable[..., Any]) -> None:

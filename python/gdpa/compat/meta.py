@@ -184,6 +184,14 @@ def generalized_dot_product_attention(
 cpu_generalized_dot_product_attention = generalized_dot_product_attention
 
 
+_operator = (
+    torch.library.infer_schema(generalized_dot_product_attention, mutates_args=()),
+    generalized_dot_product_attention,
+)
+#: The schema and the function of each operator.
+OPERATORS = {f"{space}::generalized_dot_product_attention": _operator for space in ("gdpa", "ads_mkl")}
+
+
 # Meta's module has these helpers, and the tests of the module import them.
 
 
