@@ -69,29 +69,29 @@ def _binary(sign: str) -> Callable[[Any, Any], "Score"]:
     left = _ATOM if sign == "^" else level  # ^ binds to the right, the others to the left
     keeps_integers = sign in "+-*"
 
-    def operation(a: Any, b: Any) -> "Score":
-        a, b = _score(a), _score(b)
+    def operation(input: Any, other: Any) -> "Score":
+        a, b = _score(input), _score(other)
         is_integer = keeps_integers and a.is_integer and b.is_integer
         return Score(f"{text_of(a, left)} {sign} {text_of(b, level + 1)}", level, is_integer)
 
     return operation
 
 
-def _reflected(sign: str) -> Callable[[Any, Any], "Score"]:
-    direct = _binary(sign)
-    return lambda a, b: direct(b, a)
+def _both_sides(operation: Callable[[Any, Any], "Score"]) -> tuple[Callable[..., "Score"], Callable[..., "Score"]]:
+    """Returns the operator, and the one for a score on the right of another value."""
+    return operation, lambda other, input: operation(input, other)
 
 
 def _compare(sign: str) -> Callable[[Any, Any], "Condition"]:
-    return lambda a, b: Condition(f"{text_of(a)} {sign} {text_of(b)}")
+    return lambda input, other: Condition(f"{text_of(input)} {sign} {text_of(other)}")
 
 
-def _floor_divide(a: Any, b: Any) -> "Score":
-    return Score(f"floor({text_of(a, _PRODUCT)} / {text_of(b, _POWER)})", is_integer=True)
+def _floor_divide(input: Any, other: Any) -> "Score":
+    return Score(f"floor({text_of(input, _PRODUCT)} / {text_of(other, _POWER)})", is_integer=True)
 
 
-def _remainder(a: Any, b: Any) -> "Score":
-    return _score(a) - _floor_divide(a, b) * b
+def _remainder(input: Any, other: Any) -> "Score":
+    return _score(input) - _floor_divide(input, other) * other
 
 
 def _refuse_value(self: "Score", *arguments: Any) -> Any:
@@ -132,25 +132,17 @@ class Score:
     def __neg__(self) -> "Score":
         return Score(f"-{text_of(self, _POWER)}", _SUM, _score(self).is_integer)
 
-    def __pos__(self) -> "Score":
-        return _score(self)
-
     def __abs__(self) -> "Score":
-        return _abs(self)
+        return _call("abs", self, is_integer=_score(self).is_integer)
 
-    __add__, __radd__ = _binary("+"), _reflected("+")
-    __sub__, __rsub__ = _binary("-"), _reflected("-")
-    __mul__, __rmul__ = _binary("*"), _reflected("*")
-    __truediv__, __rtruediv__ = _binary("/"), _reflected("/")
-    __pow__, __rpow__ = _binary("^"), _reflected("^")
-    __floordiv__, __mod__ = _floor_divide, _remainder
-
-    def __rfloordiv__(self, other: Any) -> "Score":
-        return _floor_divide(other, self)
-
-    def __rmod__(self, other: Any) -> "Score":
-        return _remainder(other, self)
-
+    __pos__ = _score
+    __add__, __radd__ = _both_sides(_binary("+"))
+    __sub__, __rsub__ = _both_sides(_binary("-"))
+    __mul__, __rmul__ = _both_sides(_binary("*"))
+    __truediv__, __rtruediv__ = _both_sides(_binary("/"))
+    __pow__, __rpow__ = _both_sides(_binary("^"))
+    __floordiv__, __rfloordiv__ = _both_sides(_floor_divide)
+    __mod__, __rmod__ = _both_sides(_remainder)
     __lt__, __le__, __gt__, __ge__ = _compare("<"), _compare("<="), _compare(">"), _compare(">=")
     __eq__, __ne__ = _compare("=="), _compare("!=")  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
@@ -302,20 +294,8 @@ def _sum(sign: str) -> Callable[..., Score]:
     return lambda input, other, *, alpha=1: _binary(sign)(input, other if alpha == 1 else _binary("*")(alpha, other))
 
 
-def _operator(symbol: str) -> Callable[..., Score]:
-    return lambda input, other: _binary(symbol)(input, other)
-
-
-def _comparison(symbol: str) -> Callable[..., Score]:
-    return lambda input, other: _compare(symbol)(input, other)
-
-
 def _function(name: str) -> Callable[..., Score]:
     return lambda input: _call(name, input)
-
-
-def _abs(input: Any) -> Score:
-    return _call("abs", input, is_integer=_score(input).is_integer)
 
 
 def _floor(input: Any) -> Score:
@@ -354,17 +334,15 @@ def _to(input: Any, dtype: Any) -> Score:
     return _score(input)
 
 
-def _activation(name: str) -> Callable[..., Score]:
-    def operation(input: Any, inplace: bool = False) -> Score:
-        _refuse_inplace(inplace)
-        return _call(name, input)
-
-    return operation
-
-
-def _refuse_inplace(inplace: bool) -> None:
+def _kept(input: Any, inplace: bool) -> Any:
+    """Returns the input of a function that torch can compute in place."""
     if inplace:
         raise ValueError("activation: expected inplace=False, got True; a score cannot be changed, use the result")
+    return input
+
+
+def _activation(name: str) -> Callable[..., Score]:
+    return lambda input, inplace=False: _call(name, _kept(input, inplace))
 
 
 def _gelu(input: Any, approximate: str = "none") -> Score:
@@ -374,51 +352,14 @@ def _gelu(input: Any, approximate: str = "none") -> Score:
     return _call(names[approximate], input)
 
 
-def _leaky_relu(input: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Score:
-    _refuse_inplace(inplace)
-    return _where(input > 0, input, negative_slope * input)
-
-
-def _prelu(input: Any, weight: Any) -> Score:
-    return _where(input > 0, input, _score(weight) * input)
-
-
 def _elu(input: Any, alpha: Any = 1.0, inplace: bool = False) -> Score:
-    _refuse_inplace(inplace)
-    return _where(input > 0, input, alpha * _call("expm1", input))
-
-
-def _selu(input: Any, inplace: bool = False) -> Score:
-    alpha, scale = 1.6732632423543772, 1.0507009873554805  # Klambauer et al., 2017
-    return scale * _elu(input, alpha, inplace)
+    return _where(_kept(input, inplace) > 0, input, alpha * _call("expm1", input))
 
 
 def _softplus(input: Any, beta: Any = 1, threshold: Any = 20) -> Score:
     # Above its default threshold, PyTorch's softplus(s) is s. The difference from log(1 + exp(s)) is below 3e-9.
     smooth = _call("softplus", input) if beta == 1 else _call("softplus", beta * input) / beta
     return smooth if threshold == 20 else _where(beta * input > threshold, input, smooth)
-
-
-def _hardtanh(input: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Score:
-    _refuse_inplace(inplace)
-    return _clamp(input, min_val, max_val)
-
-
-def _relu6(input: Any, inplace: bool = False) -> Score:
-    return _hardtanh(input, 0, 6, inplace)
-
-
-def _hardsigmoid(input: Any, inplace: bool = False) -> Score:
-    return _relu6(input + 3, inplace) / 6
-
-
-def _mish(input: Any, inplace: bool = False) -> Score:
-    _refuse_inplace(inplace)
-    return input * _call("tanh", _call("softplus", input))
-
-
-def _constant(value: float) -> Callable[..., Score]:
-    return lambda input: _score(value)
 
 
 # Functions of one argument with the same name in the expression language and in torch.
@@ -432,13 +373,13 @@ _compared = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=
 _operations: dict[str, Callable[..., Score]] = {
     **{name: _function(name) for name in _same_name},
     **{name: _activation(name) for name in ("relu", "silu", "hardswish")},
-    **{name: _comparison(sign) for name, sign in _compared.items()},
-    **dict.fromkeys(("abs", "absolute"), _abs),
+    **{name: _compare(sign) for name, sign in _compared.items()},
+    **dict.fromkeys(("abs", "absolute"), lambda input: abs(input)),
     **dict.fromkeys(("trunc", "long", "int"), _trunc),
     **dict.fromkeys(("float", "double"), _score),
     **dict.fromkeys(("floordiv", "floor_divide"), _floor_divide),
     **dict.fromkeys(("sub", "subtract"), _sum("-")),
-    **dict.fromkeys(("mul", "multiply"), _operator("*")),
+    **dict.fromkeys(("mul", "multiply"), _binary("*")),
     **dict.fromkeys(("div", "divide"), _divide),
     **dict.fromkeys(("neg", "negative"), lambda input: -input),
     **dict.fromkeys(("clamp", "clip"), _clamp),
@@ -451,7 +392,7 @@ _operations: dict[str, Callable[..., Score]] = {
     "remainder": _remainder,
     "expit": _function("sigmoid"),
     "add": _sum("+"),
-    "true_divide": _operator("/"),
+    "true_divide": _binary("/"),
     "pow": lambda input, exponent: _binary("^")(input, exponent),
     "square": lambda input: input**2,
     "reciprocal": lambda input: 1 / input,
@@ -462,18 +403,21 @@ _operations: dict[str, Callable[..., Score]] = {
     "clamp_min": lambda input, min: _clamp(input, min=min),
     "clamp_max": lambda input, max: _clamp(input, max=max),
     "gelu": _gelu,
-    "leaky_relu": _leaky_relu,
-    "prelu": _prelu,
+    "leaky_relu": lambda input, negative_slope=0.01, inplace=False: _where(
+        _kept(input, inplace) > 0, input, negative_slope * input
+    ),
+    "prelu": lambda input, weight: _where(input > 0, input, _score(weight) * input),
     "elu": _elu,
-    "selu": _selu,
+    # Klambauer et al., 2017
+    "selu": lambda input, inplace=False: 1.0507009873554805 * _elu(input, 1.6732632423543772, inplace),
     "softplus": _softplus,
     "log_sigmoid": lambda input: -_call("softplus", -input),
     "softsign": lambda input: input / (1 + _call("abs", input)),
     "tanhshrink": lambda input: input - _call("tanh", input),
-    "hardtanh": _hardtanh,
-    "relu6": _relu6,
-    "hardsigmoid": _hardsigmoid,
-    "mish": _mish,
-    "zeros_like": _constant(0),
-    "ones_like": _constant(1),
+    "hardtanh": lambda input, min_val=-1.0, max_val=1.0, inplace=False: _clamp(_kept(input, inplace), min_val, max_val),
+    "relu6": lambda input, inplace=False: _clamp(_kept(input, inplace), 0, 6),
+    "hardsigmoid": lambda input, inplace=False: _clamp(_kept(input + 3, inplace), 0, 6) / 6,
+    "mish": lambda input, inplace=False: _kept(input, inplace) * _call("tanh", _call("softplus", input)),
+    "zeros_like": lambda input: _score(0),
+    "ones_like": lambda input: _score(1),
 }
