@@ -76,12 +76,10 @@ class GDPA(nn.Module):
 
         With a plan, the rows lie on several ranks, and context_parallel_attention computes their attention.
         """
-        given: dict[str, Any] = dict(self.numbers)
-        for name, learned in self.learned.items():
-            given[name] = learned
-        for name in self.fixed:
-            given[name] = getattr(self, name)
+        given: dict[str, Any] = {**self.numbers, **dict(self.learned.items())}
+        given.update({name: getattr(self, name) for name in self.fixed})
         given.update(params or {})
+        function: dict[str, Any] = {"activation": self.activation, "params": given or None}
         options = self._options_with(options)
         if plan is not None:
             if "mask" in options:
@@ -95,19 +93,8 @@ class GDPA(nn.Module):
                     f"plan: expected window_size {window}, as the module's, got {plan.window_size}; make the plan with "
                     "this window"
                 )
-            return context_parallel_attention(
-                query, key, value, plan, activation=self.activation, params=given or None, **options
-            )
-        return varlen_attention(
-            query,
-            key,
-            value,
-            cu_seq_q,
-            cu_seq_k,
-            activation=self.activation,
-            params=given or None,
-            **options,
-        )
+            return context_parallel_attention(query, key, value, plan, **function, **options)
+        return varlen_attention(query, key, value, cu_seq_q, cu_seq_k, **function, **options)
 
     def _options_with(self, of_call: dict[str, Any]) -> dict[str, Any]:
         """Returns the options of the module and of a call."""
@@ -124,6 +111,10 @@ class GDPA(nn.Module):
     def extra_repr(self) -> str:
         parts = [] if isinstance(self.activation, nn.Module) else [f"activation={self.activation!r}"]
         return ", ".join([*parts, *(f"{name}={value!r}" for name, value in self.numbers.items())])
+
+
+#: The defaults of the attention blocks: SiLU, and the mean over the keys.
+OF_BLOCKS: dict[str, Any] = {"activation": "silu", "out_scale": "1/len_k"}
 
 
 def head_dim_of(dim: int, heads: int, head_dim: int | None) -> int:
@@ -148,10 +139,10 @@ class GDPAttention(nn.Module):
         dim: D, the width of the rows.
         heads: H.
         head_dim: d. The default is D / H.
-        activation, params, options: as in GDPA. The default of out_scale is "1/len_k".
         norm: applied to the rows before the projections, such as nn.LayerNorm(dim). None means no normalisation.
         bias: whether the projections have a bias.
         residual: whether X is added.
+        activation, params, options: as in GDPA. The defaults are activation="silu" and out_scale="1/len_k".
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result has the same form.
 
@@ -168,8 +159,6 @@ class GDPAttention(nn.Module):
         heads: int,
         *,
         head_dim: int | None = None,
-        activation: Function = "silu",
-        params: Mapping[str, Any] | None = None,
         norm: nn.Module | None = None,
         bias: bool = True,
         residual: bool = True,
@@ -180,7 +169,7 @@ class GDPAttention(nn.Module):
         self.residual = residual
         self.norm = norm
         self.qkv = nn.Linear(dim, 3 * heads * self.head_dim, bias=bias)
-        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.attend = GDPA(**{**OF_BLOCKS, **options})
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **call: Any) -> Tensor:
@@ -207,7 +196,7 @@ class GDPACrossAttention(nn.Module):
         dim: D, the width of the rows.
         heads: H.
         context_dim: the width of the context. The default is D.
-        head_dim, activation, params, norm, bias, residual, options: as in GDPAttention.
+        head_dim, norm, bias, residual, activation, params, options: as in GDPAttention.
 
     Shapes: x as in GDPAttention. The context is a jagged batch, rows (T_c, D_c) with cu_seqlens_context or a nested
     tensor; or (B, N, D_c) with one length for all sequences. The result has the form of x.
@@ -226,8 +215,6 @@ class GDPACrossAttention(nn.Module):
         *,
         context_dim: int | None = None,
         head_dim: int | None = None,
-        activation: Function = "silu",
-        params: Mapping[str, Any] | None = None,
         norm: nn.Module | None = None,
         bias: bool = True,
         residual: bool = True,
@@ -239,7 +226,7 @@ class GDPACrossAttention(nn.Module):
         self.norm = norm
         self.query = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.key_value = nn.Linear(dim if context_dim is None else context_dim, 2 * heads * self.head_dim, bias=bias)
-        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.attend = GDPA(**{**OF_BLOCKS, **options})
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(

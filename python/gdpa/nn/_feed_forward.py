@@ -1,13 +1,12 @@
 """PFFN, the personalized feed-forward network, written as attention to a few keys and values."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gdpa._errors import refuse_gradient
-from gdpa.nn._attention import GDPA, Function, head_dim_of, normal_
+from gdpa.nn._attention import GDPA, head_dim_of, normal_
 from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
 
@@ -33,8 +32,8 @@ class PFFN(nn.Module):
         hidden: the hidden width of W1 and W2 as two-layer MLPs with GELU. None makes them linear.
         tau: the divisor of the scores. Kunlun uses the maximum length of a sequence. The default is sqrt(d). To learn
             the factor, pass scale=nn.Parameter(...) instead.
-        activation, params, options: as in GDPA. A list has one function for each head.
         residual: whether S is added.
+        activation, params, options: as in GDPA. A list has one function for each head.
 
     Shapes: s as in GDPAttention, X_sum (B, n, D). The result has the form of s.
 
@@ -56,8 +55,6 @@ class PFFN(nn.Module):
         context_dim: int | None = None,
         hidden: int | None = None,
         tau: float | None = None,
-        activation: Function = "gelu",
-        params: Mapping[str, Any] | None = None,
         residual: bool = True,
         **options: Any,
     ) -> None:
@@ -76,7 +73,7 @@ class PFFN(nn.Module):
         if tau is not None:
             refuse_gradient(tau=tau)
             options = {"scale": 1.0 / tau, **options}
-        self.attend = GDPA(activation, params, **options)
+        self.attend = GDPA(**options)
 
     def forward(
         self, s: Tensor, context: Tensor | None = None, cu_seqlens: Tensor | None = None, **call: Any

@@ -4,7 +4,15 @@ import torch
 from torch import Tensor, nn
 
 from gdpa.nn._attention import normal_
-from gdpa.nn._tokens import over_tokens
+
+
+def over_tokens(weight: Tensor, x: Tensor) -> Tensor:
+    """Returns W X for each sample: (m, n) and (B, n, D) to (B, m, D).
+
+    A batched product with one weight for all samples has a contiguous gradient. For W @ X, PyTorch transposes X and its
+    gradient, and torch.compile then mistakes the strides of a layer normalisation before it (PyTorch 2.15).
+    """
+    return torch.bmm(weight.expand(x.shape[0], -1, -1), x)
 
 
 class TokenMLP(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdpa.nn._attention import Function, GDPAttention
+from gdpa.nn._attention import GDPAttention
 from gdpa.nn._feed_forward import PFFN
 from gdpa.nn._interaction import DotInteraction, Gating, TokenMLP
 from gdpa.nn._jagged import check_batch, first_rows, last_rows, prepend, unpacked
@@ -51,17 +51,15 @@ class InterFormerLayer(nn.Module):
         summary: int,
         queries: int,
         recent: int,
-        activation: Function,
         window_size: tuple[int, int],
         **options: Any,
     ) -> None:
         super().__init__()
         self.summarise = nn.Sequential(TokenMLP(features, summary, dim), Gating(dim))
-        common: dict[str, Any] = {"activation": activation, **options}
-        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **common)
+        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **options)
         self.interact = DotInteraction(features + summary + queries + recent, features, dim)
-        self.feed_forward = PFFN(dim, heads, activation="identity", tau=float(summary), **options)
-        self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **common)
+        self.feed_forward = PFFN(dim, heads, tau=float(summary), **{**options, "activation": "identity"})
+        self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **options)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
         """Returns X' and S'. The rows s begin with CLS tokens."""
@@ -88,9 +86,9 @@ class InterFormer(nn.Module):
         summary: n_sum, the number of summary tokens of the features, which are the CLS tokens.
         queries: k, the number of PMA tokens.
         recent: r, the number of recent tokens.
-        activation: f of the attention and of PMA.
         window_size: the window of the attention, such as (-1, 0) or (64, 0).
-        options: further arguments of varlen_attention for all layers, such as deterministic.
+        options: further arguments of varlen_attention for all layers, such as deterministic. activation is f of the
+            attention and of PMA, with the default "silu".
 
     Shapes: x (B, n, D) and the rows s (T, D) with cu_seqlens (B + 1), or s as a nested tensor. The results are X (B, n,
     D), and the summary of the sequence (B, n_sum + k + r, D) after the last layer.
@@ -113,18 +111,16 @@ class InterFormer(nn.Module):
         summary: int = 4,
         queries: int = 4,
         recent: int = 4,
-        activation: Function = "silu",
         window_size: tuple[int, int] = (-1, -1),
         **options: Any,
     ) -> None:
         super().__init__()
         self.cls = nn.Sequential(TokenMLP(features, summary, dim), Gating(dim))
         tokens: dict[str, Any] = {"features": features, "summary": summary, "queries": queries, "recent": recent}
-        common: dict[str, Any] = {"activation": activation, **options}
         self.layers = nn.ModuleList(
-            InterFormerLayer(dim, heads, **tokens, window_size=window_size, **common) for _ in range(layers)
+            InterFormerLayer(dim, heads, **tokens, window_size=window_size, **options) for _ in range(layers)
         )
-        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **common)
+        self.summarise_sequence = SequenceSummary(dim, heads, cls=summary, queries=queries, recent=recent, **options)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns X and the summary of the sequence after the last layer."""
@@ -158,7 +154,6 @@ class KunlunLayer(nn.Module):
         tokens: int,
         experts: int,
         tau: float | None,
-        activation: Function,
         window_size: tuple[int, int],
         is_personal: bool,
         is_local: bool,
@@ -166,17 +161,15 @@ class KunlunLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.summarise = TokenMLP(features, summary, dim)
-        common: dict[str, Any] = {"activation": activation, **options}
-        self.pool = HSP(dim, heads, seeds, tokens, **common) if is_personal else None
+        self.pool = HSP(dim, heads, seeds, tokens, **options) if is_personal else None
         self.norm = nn.LayerNorm(dim) if is_personal else None
-        self.feed_forward = PFFN(dim, heads, tau=tau, **common) if is_personal else None
+        self.feed_forward = PFFN(dim, heads, tau=tau, **options) if is_personal else None
         self.attention: GDPAttention | None = None
         if is_local:
-            self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **common)
-        parts = [len(part) for part in torch.arange(summary + tokens).tensor_split(experts)]
+            self.attention = GDPAttention(dim, heads, norm=nn.LayerNorm(dim), window_size=window_size, **options)
+        self.parts = [len(part) for part in torch.arange(summary + tokens).tensor_split(experts)]
         made = [len(part) for part in torch.arange(features).tensor_split(experts)]
-        self.parts = parts
-        self.experts = nn.ModuleList(DotInteraction(m, n, dim) for m, n in zip(parts, made, strict=True))
+        self.experts = nn.ModuleList(DotInteraction(m, n, dim) for m, n in zip(self.parts, made, strict=True))
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor, pooled: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Returns X', S' and H. `pooled` is the H of an earlier layer, which a local layer needs."""
@@ -213,9 +206,9 @@ class Kunlun(nn.Module):
         window_size: the window of the attention.
         tau: the divisor of the scores of the PFFN. The paper uses the maximum length of a sequence. The default is
             sqrt(d).
-        activation: f of attention, PFFN and HSP.
         skip: whether the layers alternate.
-        options: further arguments of varlen_attention for all layers, such as deterministic.
+        options: further arguments of varlen_attention for all layers, such as deterministic. activation is f of
+            attention, PFFN and HSP, with the default "silu".
 
     Shapes: x (B, n, D) and the rows s (T, D) with cu_seqlens (B + 1), or s as a nested tensor. The results are X (B, n,
     D), and the pooled tokens H (B, tokens, D) of the rows after the last layer.
@@ -241,7 +234,6 @@ class Kunlun(nn.Module):
         experts: int = 2,
         window_size: tuple[int, int] = (64, 0),
         tau: float | None = None,
-        activation: Function = "silu",
         skip: bool = True,
         **options: Any,
     ) -> None:
@@ -252,12 +244,12 @@ class Kunlun(nn.Module):
                 f"{experts}; change it"
             )
         sizes: dict[str, Any] = dict(features=features, summary=summary, seeds=seeds, tokens=tokens, experts=experts)
-        common: dict[str, Any] = {"activation": activation, **options}
+        options = {"activation": "silu", **options}
         self.layers = nn.ModuleList()
         for number in range(layers):
             kind: dict[str, Any] = {"is_personal": not skip or number % 2 == 0, "is_local": not skip or number % 2 == 1}
-            self.layers.append(KunlunLayer(dim, heads, **sizes, **kind, tau=tau, window_size=window_size, **common))
-        self.pool = HSP(dim, heads, seeds, tokens, **common)
+            self.layers.append(KunlunLayer(dim, heads, **sizes, **kind, tau=tau, window_size=window_size, **options))
+        self.pool = HSP(dim, heads, seeds, tokens, **options)
 
     def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns X and the pooled tokens after the last layer."""

@@ -1,14 +1,13 @@
 """Pooling of a sequence into a fixed number of tokens: PMA and HSP."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gdpa.nn._attention import GDPA, Function, head_dim_of, normal_
+from gdpa.nn._attention import GDPA, OF_BLOCKS, head_dim_of, normal_
+from gdpa.nn._interaction import over_tokens
 from gdpa.nn._jagged import exported_batch, unpacked
-from gdpa.nn._tokens import over_tokens
 
 
 def _pooled(attend: GDPA, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, call: Any) -> Tensor:
@@ -34,7 +33,7 @@ class PMA(nn.Module):
         dim: D, the width of the rows and of the result.
         heads: H.
         queries: k.
-        head_dim, activation, params, bias, options: as in GDPAttention.
+        head_dim, bias, activation, params, options: as in GDPAttention.
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result is dense: (B, k, D).
 
@@ -52,8 +51,6 @@ class PMA(nn.Module):
         queries: int,
         *,
         head_dim: int | None = None,
-        activation: Function = "silu",
-        params: Mapping[str, Any] | None = None,
         bias: bool = True,
         **options: Any,
     ) -> None:
@@ -61,7 +58,7 @@ class PMA(nn.Module):
         self.head_dim = head_dim_of(dim, heads, head_dim)
         self.query = nn.Parameter(normal_(torch.empty(queries, heads, self.head_dim), 1.0))
         self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
-        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.attend = GDPA(**{**OF_BLOCKS, **options})
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **call: Any) -> Tensor:
@@ -113,7 +110,7 @@ class HSP(nn.Module):
         seeds: S, the number of seeds, usually several times the number of tokens.
         tokens: N, the number of tokens of the result.
         rank: the number of Kronecker products.
-        head_dim, activation, params, bias, options: as in GDPAttention.
+        head_dim, bias, activation, params, options: as in GDPAttention.
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result is dense: (B, N, D).
 
@@ -133,8 +130,6 @@ class HSP(nn.Module):
         *,
         rank: int = 4,
         head_dim: int | None = None,
-        activation: Function = "silu",
-        params: Mapping[str, Any] | None = None,
         bias: bool = True,
         **options: Any,
     ) -> None:
@@ -144,7 +139,7 @@ class HSP(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
-        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.attend = GDPA(**{**OF_BLOCKS, **options})
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
         self.compress = SumKronLinear(seeds, tokens, dim, rank=rank)
 
