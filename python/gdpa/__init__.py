@@ -10,16 +10,17 @@ Two functions compute it for jagged and for dense batches, forward and backward;
     output.sum().backward()
 """
 
+from importlib.metadata import version as _version
+
 from gdpa._activation import Activation
 from gdpa._attention import generalized_dot_product_attention, varlen_attention, varlen_attention_backward
 from gdpa._compilation import CompiledKernel, Warmup
-from gdpa._library import version as _version
 from gdpa._prepare import prepare_mask
 from gdpa._warmup import warmup
 
 from gdpa import compat, distributed, mask, nn  # isort: skip  # they use the names above
 
-__version__ = _version()
+__version__ = _version("gdpa")
 
 __all__ = [
     "Activation",

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gdpa import _trace
-from gdpa._errors import translated
 from gdpa._library import describe_activation
 from gdpa._text import describe
 from gdpa._when_imported import assume_constant_result
@@ -58,7 +57,7 @@ class Activation:
                 "function itself to varlen_attention, or make the tensor a number (.item()), or a further argument of "
                 "the function given through params={'a': 2.0}"
             )
-        text, derivative = _described(text)
+        text, derivative = describe_activation(text)
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "derivative", derivative)
 
@@ -150,10 +149,3 @@ def _with_params(text: str, params: Mapping[str, Param]) -> str:
 @assume_constant_result
 def _with_clause(text: str, clause: str) -> str:
     return f"{text}, {clause}" if describe(text).numbers else f"{text} with {clause}"
-
-
-def _described(text: str) -> tuple[str, str]:
-    try:
-        return describe_activation(text)
-    except RuntimeError as error:
-        raise translated(error) from None

@@ -9,8 +9,8 @@ from torch.fx.node import has_side_effect
 
 from gdpa._activation import ActivationLike, Param, text_of
 from gdpa._errors import refuse_gradient, translated
-from gdpa._leaf import node_of
-from gdpa._library import PROBLEM, SCORE_FACTOR
+from gdpa._leaf import leaf, node_of
+from gdpa._library import SCORE_FACTOR, Problem
 from gdpa._operators import attend, batch_of, write_gradients
 from gdpa._symbolic import is_symbolic
 from gdpa._text import names_of_reads
@@ -146,41 +146,36 @@ def varlen_attention(
     """
     if isinstance(query, Proxy):
         return node_of(varlen_attention, query, locals())
-    left, right = _two(window_size)
-    if output_rows is not None:
-        if output_offsets is None:
-            raise ValueError(f"output_rows: expected None without output_offsets, got {output_rows}; pass both")
-        refuse_gradient(output_rows=output_rows)
-        if output_rows < 0:
-            raise ValueError(f"output_rows: expected 0 or more, got {output_rows}; pass the rows of the output")
     return _attend(
         query,
         key,
         value,
-        _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q),
-        _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k),
-        kv_of,
-        block_table,
-        seqused_k,
-        output_offsets,
+        cu_seq_q,
+        cu_seq_k,
         activation,
         params,
         scale,
         out_scale,
-        left,
-        right,
+        window_size,
         diagonal,
+        mask,
         enable_gqa,
         accuracy,
         deterministic,
-        mask,
         add_query,
-        -1 if output_rows is None else output_rows,
+        seq_offsets_q,
+        seq_offsets_k,
+        kv_of,
+        block_table,
+        seqused_k,
+        output_offsets,
+        output_rows,
         zeroes_output,
     )
 
 
 @has_side_effect
+@leaf
 def varlen_attention_backward(
     grad_output: torch.Tensor,
     query: torch.Tensor,
@@ -193,20 +188,7 @@ def varlen_attention_backward(
     grad_key: torch.Tensor | None = None,
     grad_value: torch.Tensor | None = None,
     grad_params: Sequence[str] = (),
-    activation: ActivationLike = "gelu",
-    params: Mapping[str, Param] | None = None,
-    scale: Scale = None,
-    out_scale: OutScale = 1.0,
-    window_size: tuple[int, int] = (-1, -1),
-    diagonal: str = "bottom_right",
-    mask: MaskLike | None = None,
-    enable_gqa: bool = False,
-    accuracy: str = "fast",
-    deterministic: bool = False,
-    seq_offsets_q: torch.Tensor | None = None,
-    seq_offsets_k: torch.Tensor | None = None,
-    kv_of: torch.Tensor | None = None,
-    output_offsets: torch.Tensor | None = None,
+    **options: Any,
 ) -> dict[str, torch.Tensor]:
     r"""Writes the gradients of varlen_attention into given tensors.
 
@@ -221,8 +203,7 @@ def varlen_attention_backward(
             element is overwritten. None means that the gradient is not wanted, and saves its products.
         grad_params: the names of the tensors of `params` whose gradients are returned. "scale" and "out_scale" name the
             tensor `scale` and one number of `out_scale` for each query.
-        activation, params, scale, out_scale, window_size, diagonal, mask, enable_gqa, accuracy, deterministic,
-            seq_offsets_q, seq_offsets_k, kv_of, output_offsets: as in the call of varlen_attention.
+        options: activation, params, scale and so on, as in the call of varlen_attention.
 
     Returns:
         The gradient of each tensor of `grad_params`, by name.
@@ -242,51 +223,28 @@ def varlen_attention_backward(
         ... )
         {}
     """
-    if isinstance(query, Proxy):
-        return node_of(varlen_attention_backward, query, locals())
-    left, right = _two(window_size)
-    parameters, rest = problem_of(
-        query,
-        key,
-        _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q),
-        _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k),
-        kv_of,
-        None,
-        None,
-        output_offsets,
-        activation,
-        params,
-        scale,
-        out_scale,
-        left,
-        right,
-        diagonal,
-        enable_gqa,
-        accuracy,
-        deterministic,
-        mask,
-    )
-    names = [name for name, one in (params or {}).items() if isinstance(one, torch.Tensor)]
-    names += ["scale"] if isinstance(scale, torch.Tensor) else []
-    names += ["out_scale"] if _has_row_numbers(out_scale) else []
+    parameters, rest = problem_of(query, key, cu_seq_q, cu_seq_k, **options)
+    params: Mapping[str, Param] = options.get("params") or {}
+    scale: Any = options.get("scale")
+    out_scale: OutScale = options.get("out_scale", 1.0)
+    has_factor, has_rows = isinstance(scale, torch.Tensor), _has_row_numbers(out_scale)
     for name in grad_params:
+        names = [name for name, one in params.items() if isinstance(one, torch.Tensor)]
+        names += ["scale"] * has_factor + ["out_scale"] * has_rows
         if names.count(name) != 1:
             raise ValueError(
                 f"grad_params: expected names of tensors of params, scale or out_scale ({', '.join(names) or 'none'}), "
                 f"got {name!r}; " + ("rename the tensor of params" if name in names else "leave it out")
             )
     of_call = rest[_names] or ()
-    numbers = {SCORE_FACTOR if name == "scale" and isinstance(scale, torch.Tensor) else name for name in grad_params}
+    numbers = {SCORE_FACTOR if name == "scale" and has_factor else name for name in grad_params}
     wanted = sum(1 << n for n, name in enumerate(of_call) if name in numbers)
-    wants_out_scale = "out_scale" in grad_params and _has_row_numbers(out_scale)
+    wants_out_scale = has_rows and "out_scale" in grad_params
     problem = (query, key, value, parameters, *rest)
     buffers = (grad_query, grad_key, grad_value)
-    try:
-        gradients, of_rows = write_gradients(grad_output, problem, buffers, wanted, wants_out_scale)
-    except RuntimeError as error:
-        raise translated(error) from None
+    gradients, of_rows = write_gradients(grad_output, problem, buffers, wanted, wants_out_scale)
     results = {name: one for name, one in zip(of_call, gradients, strict=False) if one is not None}
-    if SCORE_FACTOR in results and isinstance(scale, torch.Tensor):
+    if SCORE_FACTOR in results:
         results["scale"] = results.pop(SCORE_FACTOR).view(scale.shape)
     if wants_out_scale:
         results["out_scale"] = of_rows.unsqueeze(-1)
@@ -340,21 +298,20 @@ def generalized_dot_product_attention(
     """
     if isinstance(query, Proxy):
         return node_of(generalized_dot_product_attention, query, locals())
-    left, right = _two(window_size)
     diagonal = "bottom_right"
-    if is_causal and mask is not None:
-        raise ValueError(
-            "is_causal: expected False with mask=, got True; combine them: "
-            'mask=gdpa.mask.Mask("kv_idx <= q_idx") & mask'
-        )
     if is_causal:
-        if left != -1 or right != -1:
+        if mask is not None:
+            raise ValueError(
+                "is_causal: expected False with mask=, got True; combine them: "
+                'mask=gdpa.mask.Mask("kv_idx <= q_idx") & mask'
+            )
+        if _two(window_size) != (-1, -1):
             raise ValueError(
                 f"window_size: expected (-1, -1) with is_causal=True, got {window_size}; the two count from different "
                 "corners: window_size=(left, 0) is causal too"
             )
-        right, diagonal = 0, "upper_left"
-    after_scale = (left, right, diagonal, enable_gqa, accuracy, deterministic, mask, add_query)
+        window_size, diagonal = (-1, 0), "upper_left"
+    after_scale = (window_size, diagonal, mask, enable_gqa, accuracy, deterministic, add_query)
     options = (activation, params, scale, out_scale, *after_scale)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _attend_nested(query, key, value, options)
@@ -377,7 +334,7 @@ def _attend_dense(
     if not (len(leading) == 1 and key.shape[:-3] == leading == value.shape[:-3]):
         leading = _broadcast(query, key, value)
         query, key, value = (_with_one_batch(tensor, leading) for tensor in (query, key, value))
-    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), *[None] * 6, *options)
+    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), None, None, *options)
     output = output.transpose(1, 2)
     return output if len(leading) == 1 else output.unflatten(0, leading) if leading else output.squeeze(0)
 
@@ -404,12 +361,15 @@ def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -
         _check_nested(name, tensor)
     _check_same_lengths(key, value)
     q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
-    output = _attend(q, k, v, query.offsets(), key.offsets(), *[None] * 4, *options)
-    # The result uses the query's ragged dimension, so that the result and the query can be added.
-    nested = torch.nested.nested_tensor_from_jagged(
-        output, query.offsets(), min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
+    output = _attend(q, k, v, query.offsets(), key.offsets(), *options)
+    return nested_like(query, output).transpose(1, 2)
+
+
+def nested_like(nested: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Returns the rows with the ragged dimension of a nested tensor, so that the two can be added."""
+    return torch.nested.nested_tensor_from_jagged(
+        rows, nested.offsets(), min_seqlen=nested._maybe_min_seqlen, max_seqlen=nested._maybe_max_seqlen
     )
-    return nested.transpose(1, 2)
 
 
 def _check_nested(name: str, tensor: Any) -> None:
@@ -460,12 +420,8 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
     return left, right
 
 
-def _offsets(
-    name: str, offsets: torch.Tensor | None, of_lengths: str, cumulative: torch.Tensor | None
-) -> torch.Tensor | None:
+def _offsets(name: str, offsets: torch.Tensor, of_lengths: str, cumulative: torch.Tensor | None) -> torch.Tensor:
     """Returns the argument of the operator that says where the sequences of one side are."""
-    if offsets is None:
-        return cumulative
     if cumulative is not None:
         raise ValueError(f"{name}: expected None with {of_lengths}, got both; leave one of them out")
     if isinstance(offsets, torch.Tensor) and offsets.dim() != 2:
@@ -534,28 +490,40 @@ def _torch_allows_tf32() -> bool:
 def problem_of(
     query: torch.Tensor,
     key: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
-    cu_seqlens_k: torch.Tensor | None,
-    kv_of: torch.Tensor | None,
-    block_table: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    output_offsets: torch.Tensor | None,
-    activation: ActivationLike,
-    params: Mapping[str, Param] | None,
-    scale: Scale,
-    out_scale: OutScale,
-    left: int,
-    right: int,
-    diagonal: str,
-    enable_gqa: bool,
-    accuracy: str,
-    deterministic: bool,
+    cu_seq_q: torch.Tensor | None,
+    cu_seq_k: torch.Tensor | None,
+    activation: ActivationLike = "gelu",
+    params: Mapping[str, Param] | None = None,
+    scale: Scale = None,
+    out_scale: OutScale = 1.0,
+    window_size: tuple[int, int] = (-1, -1),
+    diagonal: str = "bottom_right",
     mask: MaskLike | None = None,
+    enable_gqa: bool = False,
+    accuracy: str = "fast",
+    deterministic: bool = False,
     add_query: bool = False,
-    output_rows: int = -1,
+    seq_offsets_q: torch.Tensor | None = None,
+    seq_offsets_k: torch.Tensor | None = None,
+    kv_of: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    output_offsets: torch.Tensor | None = None,
+    output_rows: int | None = None,
     zeroes_output: bool = True,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
+    left, right = _two(window_size)
+    if seq_offsets_q is not None:
+        cu_seq_q = _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q)
+    if seq_offsets_k is not None:
+        cu_seq_k = _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k)
+    if output_rows is not None:
+        if output_offsets is None:
+            raise ValueError(f"output_rows: expected None without output_offsets, got {output_rows}; pass both")
+        refuse_gradient(output_rows=output_rows)
+        if output_rows < 0:
+            raise ValueError(f"output_rows: expected 0 or more, got {output_rows}; pass the rows of the output")
     number, kind, numbers = 1.0, "number", None
     if isinstance(out_scale, str):
         if out_scale not in ("1/len_q", "1/len_k"):
@@ -576,7 +544,7 @@ def problem_of(
         numbers = out_scale
     elif is_symbolic(out_scale):
         entries = kv_of if block_table is None else block_table
-        batch = batch_of(query, key, cu_seqlens_q, cu_seqlens_k, entries)
+        batch = batch_of(query, key, cu_seq_q, cu_seq_k, entries)
         numbers = query.new_ones((batch,), dtype=torch.float64) * out_scale
     else:
         number = out_scale
@@ -609,8 +577,8 @@ def problem_of(
             of_mask, tensors_of_mask = _mask_arguments(mask, query)
             parameters = (*parameters, *tensors_of_mask)
     return parameters, (
-        cu_seqlens_q,
-        cu_seqlens_k,
+        cu_seq_q,
+        cu_seq_k,
         kv_of,
         block_table,
         seqused_k,
@@ -630,7 +598,7 @@ def problem_of(
         deterministic or torch.are_deterministic_algorithms_enabled(),
         _allow_tf32(query),
         add_query,
-        output_rows,
+        -1 if output_rows is None else output_rows,
         zeroes_output,
     )
 
@@ -645,7 +613,7 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
 
 
 #: The position of the names of the tensors in the arguments of the operator after these tensors.
-_names = PROBLEM.index("parameter_names") - PROBLEM.index("cu_seqlens_q")
+_names = Problem._fields.index("parameter_names") - Problem._fields.index("cu_seqlens_q")
 
 
 def _has_row_numbers(out_scale: OutScale) -> TypeGuard[torch.Tensor]:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gdpa._errors import translated
 from gdpa._library import Wanted, compile_kernels
 
 
@@ -118,11 +117,8 @@ def compiled(
     wanted: Wanted,
 ) -> list[CompiledKernel]:
     """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`."""
-    try:
-        with torch.no_grad():
-            lines = compile_kernels(*problem, *options, progress, *wanted)
-    except RuntimeError as error:
-        raise translated(error) from None
+    with torch.no_grad():
+        lines = compile_kernels(*problem, *options, progress, *wanted)
     columns = (line.split("\t") for line in lines.splitlines())
     return [
         CompiledKernel(name, architecture, was_cached == "1", float(seconds))

@@ -4,6 +4,7 @@ It also has the check of numbers that the operators cannot make, because they re
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,18 @@ def refuse_gradient(**numbers: Any) -> None:
             raise ValueError(
                 f"{name}: expected a number, got a tensor that requires a gradient, which would be lost; pass .item()"
             )
+
+
+def translating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function that raises translated errors from an operator, or from a function that calls operators."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except RuntimeError as error:
+            raise translated(error) from None
+
+    return call
 
 
 def translated(error: RuntimeError) -> Exception:

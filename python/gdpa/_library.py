@@ -1,12 +1,13 @@
 """Loads the operators. torch/operators.cpp defines their schemas and checks in C++."""
 
-from importlib import metadata
+from collections import namedtuple
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import gdpa
+from gdpa._errors import translating
 
 # An editable installation has two folders, one with sources and one with built files.
 _package_folders: list[str] = list(gdpa.__path__)
@@ -25,11 +26,6 @@ def _load() -> None:
     )
 
 
-def version() -> str:
-    """Returns the version of the installed package."""
-    return metadata.version("gdpa")
-
-
 _load()
 
 #: Among the names of the tensors of the call: the tensor that multiplies the score (gdpa::Activation::score_factor in
@@ -40,21 +36,31 @@ forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
 backward_out = torch.ops.gdpa.backward_out.default
 flops = torch.ops.gdpa.flops.default
-compile_kernels = torch.ops.gdpa.compile.default
-prepare_lists = torch.ops.gdpa.prepare_mask.default
-describe_activation = torch.ops.gdpa.activation.default
-describe_text = torch.ops.gdpa.describe.default
-
-#: The names of the arguments that describe a call: all of forward's, and the first ones of the other operators.
-PROBLEM = tuple(argument.name for argument in forward._schema.arguments)
-
-#: The gradients that backward computes: of query, key and value, of the tensors of the call (bit n: tensor n), and of
-#: the rows of out_scale.
-Wanted = tuple[bool, bool, bool, int, bool]
+compile_kernels = translating(torch.ops.gdpa.compile.default)
+prepare_lists = translating(torch.ops.gdpa.prepare_mask.default)
+describe_activation = translating(torch.ops.gdpa.activation.default)
+describe_text = translating(torch.ops.gdpa.describe.default)
 
 
-def wanted_gradients(flags: tuple[Any, ...]) -> Wanted:
-    """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
-    every_operand: tuple[Any, ...] = (True, True, True, 0, False)
-    query, key, value, parameters, out_scale = flags + every_operand[len(flags) :]
-    return query, key, value, parameters, out_scale
+def _record_of(operator: Any) -> Any:
+    return namedtuple("Problem", [argument.name for argument in operator._schema.arguments])
+
+
+#: The arguments that describe a call, by name: all of forward's, and the first ones of the other operators.
+Problem = _record_of(forward)
+
+
+def divided(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the problem of an operator's arguments, and the arguments after it."""
+    count = len(Problem._fields)
+    return Problem(*arguments[:count]), arguments[count:]
+
+
+class Wanted(NamedTuple):
+    """The gradients that backward computes. PyTorch drops trailing arguments that are equal to these defaults."""
+
+    query: bool = True
+    key: bool = True
+    value: bool = True
+    parameters: int = 0  #: of the tensors of the call (bit n: tensor n)
+    out_scale: bool = False  #: of the rows of out_scale

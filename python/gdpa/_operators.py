@@ -1,5 +1,6 @@
 """The registrations of the operators in addition to their kernels: fake tensors, gradients, autocast and FLOPs."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,61 +8,55 @@ import torch
 from torch.autograd import forward_ad
 
 from gdpa._compilation import Warmup
-from gdpa._errors import translated
-from gdpa._library import PROBLEM, Wanted, backward, backward_out, flops, forward, wanted_gradients
-from gdpa._sharding import register_strategies, with_replicated
-from gdpa._when_imported import when_imported
+from gdpa._errors import translated, translating
+from gdpa._library import Problem, Wanted, backward, backward_out, divided, flops, forward
+from gdpa._when_imported import assume_constant_result, when_imported
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
-_operands = 3  # query, key, value
-_parameters = PROBLEM.index("parameters")
-_offsets = PROBLEM.index("cu_seqlens_q")
-_layout = PROBLEM.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
-_activation = PROBLEM.index("activation")
-_names = PROBLEM.index("parameter_names")
-_numbers = PROBLEM.index("out_scale_numbers")
+# Where arguments are, for the code of every call: a record of the names takes longer than a tuple.
+_parameters, _offsets, _activation, _names, _numbers = (
+    Problem._fields.index(name)
+    for name in ("parameters", "cu_seqlens_q", "activation", "parameter_names", "out_scale_numbers")
+)
+_layout = _activation - _offsets  # cu_seqlens_q up to output_offsets
 _numbers_in_rest = _numbers - _offsets  # of the arguments after the tensors of the call
-_output_rows = PROBLEM.index("output_rows") - _activation
 
 
 def _bits(flags: Iterable[bool]) -> int:
     return sum(1 << n for n, flag in enumerate(flags) if flag)
 
 
-def required_gradients(problem: tuple[Any, ...]) -> Wanted:
+def required_gradients(problem: Any) -> Wanted:
     """Returns the gradients of the tensors that require one, or of query, key and value if no tensor does."""
-    query, key, value = (tensor.requires_grad for tensor in problem[:_operands])
-    parameters = _bits(tensor.requires_grad for tensor in problem[_parameters])
-    wanted = query, key, value, parameters, _any_requires_gradient(problem[_numbers])
-    return wanted if any(wanted) else wanted_gradients(())
+    query, key, value = (tensor.requires_grad for tensor in problem[:_parameters])
+    parameters = _bits(tensor.requires_grad for tensor in problem.parameters)
+    wanted = Wanted(query, key, value, parameters, _any_requires_gradient(problem.out_scale_numbers))
+    return wanted if any(wanted) else Wanted()
 
 
 # Shapes ---------------------------------------------------------------------------------------------------------------
 
 
 @torch.library.register_fake("gdpa::forward")
-def empty_output(  # type: ignore[no-untyped-def]
-    query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
-):
-    layout = (cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets)
-    _check_devices((query, key, value, parameters, *layout, *rest))
-    sizes = [*query.shape[:-1], value.shape[-1]]
-    if output_offsets is not None and rest[_output_rows] >= 0:
-        sizes[0] = rest[_output_rows]
-    elif query.dim() == 3 and cu_seqlens_q is None:
-        sizes[0] = sizes[0] * batch_of(
-            query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table
-        )
+def empty_output(*arguments):  # type: ignore[no-untyped-def]
+    problem = Problem(*arguments)
+    query = problem.query
+    _check_devices(problem)
+    sizes = [*query.shape[:-1], problem.value.shape[-1]]
+    if problem.output_offsets is not None and problem.output_rows >= 0:
+        sizes[0] = problem.output_rows
+    elif query.dim() == 3 and problem.cu_seqlens_q is None:
+        sizes[0] = sizes[0] * batch_of(*_sides(problem))
     return query.new_empty(sizes)
 
 
-def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
+def _check_devices(problem: Any, **others: Any) -> None:
     """Refuses tensors on different devices. PyTorch calls a fake kernel if any tensor is on the device meta."""
-    query, parameters = problem[0], problem[_parameters]
-    names_of_parameters = [f"parameter {name}" for name in problem[_names] or ()] + ["mask"] * len(parameters)
-    arguments, tensors = zip(PROBLEM, problem, strict=False), zip(names_of_parameters, parameters, strict=False)
+    query, parameters = problem.query, problem.parameters
+    names_of_parameters = [f"parameter {name}" for name in problem.parameter_names or ()] + ["mask"] * len(parameters)
+    arguments, tensors = zip(problem._fields, problem, strict=True), zip(names_of_parameters, parameters, strict=False)
     for name, tensor in (*arguments, *tensors, *others.items()):
         if isinstance(tensor, torch.Tensor) and tensor.device != query.device:
             raise TypeError(
@@ -72,58 +67,57 @@ def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
 
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
-    _check_devices(arguments, grad_output=grad_output)
-    *wanted, bits, wants_out_scale = wanted_gradients(arguments[len(PROBLEM) :])
-    of_operands = [
-        tensor.new_empty(tensor.shape if is_wanted else (0,))
-        for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
-    ]
-    return (*of_operands, *_empty_further(arguments, bits, wants_out_scale))
+    problem, flags = divided(arguments)
+    wanted = Wanted(*flags)
+    _check_devices(problem, grad_output=grad_output)
+    both = zip(problem[:_parameters], wanted, strict=False)
+    of_operands = [tensor.new_empty(tensor.shape if is_wanted else (0,)) for tensor, is_wanted in both]
+    return (*of_operands, *_empty_further(problem, wanted.parameters, wanted.out_scale))
 
 
 @torch.library.register_fake("gdpa::backward_out")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
-    buffers = zip(("grad_query", "grad_key", "grad_value"), arguments[len(PROBLEM) :], strict=False)
-    _check_devices(arguments, grad_output=grad_output, **dict(buffers))
-    _, _, _, *further = arguments[len(PROBLEM) :]
-    return _empty_further(arguments, *further)
+    problem, (grad_query, grad_key, grad_value, *further) = divided(arguments)
+    buffers = {"grad_query": grad_query, "grad_key": grad_key, "grad_value": grad_value}
+    _check_devices(problem, grad_output=grad_output, **buffers)
+    return _empty_further(problem, *further)
 
 
 def _empty_further(problem: Any, bits: int = 0, wants_out_scale: bool = False) -> tuple[Any, Any]:
     """Returns empty tensors for the gradients of the tensors of the call, and of the rows of out_scale."""
-    query, numbers = problem[0], problem[_numbers]
+    query, parameters, numbers = problem.query, problem.parameters, problem.out_scale_numbers
     of_rows = query.new_empty((0,)) if numbers is None or not wants_out_scale else numbers.new_empty(numbers.shape)
-    return _empty_sums(query, problem[_parameters], bits), of_rows
-
-
-def _empty_sums(query: Any, parameters: Any, bits: int) -> Any:
     # dtype_of_sums() in torch/operators.cpp has the same rule.
     wanted = [tensor for n, tensor in enumerate(parameters) if bits >> n & 1]
     dtypes = {tensor.dtype for tensor in wanted}
     dtype = dtypes.pop() if query.is_cuda and len(dtypes) == 1 else torch.float32
     if not query.is_cuda and any(tensor.dtype == torch.float64 for tensor in (query, *parameters)):
         dtype = torch.float64
-    return query.new_empty((sum(tensor.numel() for tensor in wanted),), dtype=dtype)
+    return query.new_empty((sum(tensor.numel() for tensor in wanted),), dtype=dtype), of_rows
 
 
 @torch.library.register_fake("gdpa::flops")
-def _(  # type: ignore[no-untyped-def]
-    query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
-):
+def _(*arguments):  # type: ignore[no-untyped-def]
     """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
-    batch = batch_of(query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table)
-    keys = batch if kv_of is None else batch_of(key, key, cu_seqlens_k, None, None)
-    length_k = _mean_length(key, cu_seqlens_k, keys) if block_table is None else block_table.shape[1] * key.shape[1]
-    scores = batch * _mean_length(query, cu_seqlens_q, batch) * length_k
-    head_dim, head_dim_v = query.shape[-1], value.shape[-1]
-    is_backward, *flags = rest[len(PROBLEM) - _activation :]
+    problem, (is_backward, *flags) = divided(arguments)
+    query, key, table = problem.query, problem.key, problem.block_table
+    batch = batch_of(*_sides(problem))
+    keys = batch if problem.kv_of is None else batch_of(key, key, problem.cu_seqlens_k, None, None)
+    length_k = _mean_length(key, problem.cu_seqlens_k, keys) if table is None else table.shape[1] * key.shape[1]
+    scores = batch * _mean_length(query, problem.cu_seqlens_q, batch) * length_k
+    head_dim, head_dim_v = query.shape[-1], problem.value.shape[-1]
+    products = head_dim + head_dim_v
     if is_backward:
-        wants_query, wants_key, wants_value, *further = wanted_gradients(tuple(flags))
-        products = (1 + wants_query + wants_key) * head_dim
-        products += ((wants_query or wants_key or any(further)) + wants_value) * head_dim_v
-    else:
-        products = head_dim + head_dim_v
+        wanted = Wanted(*flags)
+        products = (1 + wanted.query + wanted.key) * head_dim
+        products += (any((wanted.query, wanted.key, *wanted[3:])) + wanted.value) * head_dim_v
     return float(2 * query.shape[-2] * scores * products)
+
+
+def _sides(problem: Any) -> tuple[Any, ...]:
+    """Returns the arguments of batch_of."""
+    entries = problem.kv_of if problem.block_table is None else problem.block_table
+    return problem.query, problem.key, problem.cu_seqlens_q, problem.cu_seqlens_k, entries
 
 
 def batch_of(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, of_entries: Any) -> Any:
@@ -185,7 +179,7 @@ _NO_SECOND_DERIVATIVE = (
 def _needed(ctx: Any) -> Wanted:
     """Returns the gradients that an autograd.Function must compute, from the order of its arguments (_Forward)."""
     query, key, value, numbers, _, _, *parameters = ctx.needs_input_grad
-    return query, key, value, _bits(parameters), numbers
+    return Wanted(query, key, value, _bits(parameters), numbers)
 
 
 # Autograd looks at each argument of a Function. The tensors of the call are the last arguments, because their number
@@ -285,18 +279,24 @@ def _autograd(operator: Any, function: type[torch.autograd.Function], operands: 
     return kernel
 
 
-_library.impl("forward", _autograd(forward, _Forward, _operands), "Autograd", with_keyset=True)
-_library.impl("backward", _autograd(backward, _Backward, _operands + 1), "Autograd", with_keyset=True)
-
-
-def _unrecorded(keyset: Any, *arguments: Any) -> torch.Tensor:
-    return _below_autograd(backward_out, keyset, arguments)
-
-
-_library.impl("backward_out", _unrecorded, "Autograd", with_keyset=True)
+_library.impl("forward", _autograd(forward, _Forward, _parameters), "Autograd", with_keyset=True)
+_library.impl("backward", _autograd(backward, _Backward, _parameters + 1), "Autograd", with_keyset=True)
+_library.impl(
+    "backward_out", lambda keyset, *rest: _below_autograd(backward_out, keyset, rest), "Autograd", with_keyset=True
+)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@assume_constant_result
+def _has_dtensors() -> bool:
+    """Returns whether a DTensor can exist. The import of its module takes a second, and registers the strategies."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    import gdpa._sharding  # noqa: F401
+
+    return True
 
 
 def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...], *rest: Any) -> torch.Tensor:
@@ -304,7 +304,9 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
 
     The autograd kernel is in Python, and its dispatch takes as long as the rest of a call with one row.
     """
-    if type(query) not in _PLAIN and register_strategies():
+    if type(query) not in _PLAIN and _has_dtensors():
+        from gdpa._sharding import with_replicated
+
         parameters, rest = with_replicated(query, key, value, parameters, rest)
     # Under a transform of torch.func, an operand does not show whether a gradient is needed.
     has_transforms = torch._C._are_functorch_transforms_active()
@@ -339,6 +341,7 @@ def _refuse_derivatives_of_torch_func() -> None:
             )
 
 
+@translating
 def write_gradients(
     grad_output: torch.Tensor,
     problem: tuple[Any, ...],
@@ -433,7 +436,8 @@ def _flops_of_forward(*problem: Any, out_val: Any = None, **kwargs: Any) -> int:
 
 
 def _flops_of_backward(grad_output: Any, *arguments: Any, out_val: Any = None, **kwargs: Any) -> int:
-    return int(flops(*arguments[: len(PROBLEM)], True, *arguments[len(PROBLEM) :]))
+    problem, flags = divided(arguments)
+    return int(flops(*problem, True, *flags))
 
 
 def _register_flop_formulas() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from gdpa._errors import translated
-from gdpa._library import PROBLEM, prepare_lists
+from gdpa._library import prepare_lists
 from gdpa._warmup import Record
 from gdpa._when_imported import disable
 from gdpa.mask import Mask, PreparedMask, window
@@ -66,28 +65,21 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
     mask = _mask_of(problem)
     if mask.window is not None:
         return PreparedMask(mask, None, "")
-    try:
-        lists, tiles = prepare_lists(*problem, backward, *record.wanted[0])
-    except RuntimeError as error:
-        raise translated(error) from None
-    return PreparedMask(mask, lists, tiles)
+    return PreparedMask(mask, *prepare_lists(*problem, backward, *record.wanted[0]))
 
 
-def _without_lists(problem: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_lists(problem: Any) -> Any:
     """Returns the problem without an earlier preparation of its mask."""
-    arguments = dict(zip(PROBLEM, problem, strict=True))
-    if arguments["mask_tiles"] is not None:
-        arguments["mask_tiles"] = None
-        arguments["parameters"] = arguments["parameters"][:-1]
-    return tuple(arguments.values())
+    if problem.mask_tiles is None:
+        return problem
+    return problem._replace(mask_tiles=None, parameters=problem.parameters[:-1])
 
 
-def _mask_of(problem: tuple[Any, ...]) -> Mask:
-    arguments = dict(zip(PROBLEM, problem, strict=True))
-    if (text := arguments["mask"]) is not None:
-        of_mask = arguments["parameters"][len(arguments["parameter_names"] or ()) :]
-        return Mask(text, dict(zip(arguments["mask_names"] or (), of_mask, strict=True)))
-    left, right = arguments["window_left"], arguments["window_right"]
+def _mask_of(problem: Any) -> Mask:
+    if problem.mask is not None:
+        of_mask = problem.parameters[len(problem.parameter_names or ()) :]
+        return Mask(problem.mask, dict(zip(problem.mask_names or (), of_mask, strict=True)))
+    left, right = problem.window_left, problem.window_right
     if (left, right) == (-1, -1):
         raise ValueError("gdpa.prepare_mask: expected a call with a mask, got one without; pass mask=")
     return window(left, right)

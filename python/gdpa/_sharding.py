@@ -10,39 +10,17 @@ On each dimension of the device mesh a call is in one of three modes. The operat
 docs/distributed.md explains the choice of the mode.
 """
 
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSpec, OpStrategy, RuntimeSchemaInfo, TupleStrategy
+from torch.distributed.tensor._ops.utils import generate_redistribute_costs
 
-from gdpa._library import PROBLEM, Wanted, backward, forward, wanted_gradients
+from gdpa._library import Wanted, backward, divided, forward
 from gdpa._text import describe
-from gdpa._when_imported import assume_constant_result
-
-_is_registered = False
-
-
-@assume_constant_result
-def register_strategies() -> bool:
-    """Registers the strategies once, and returns whether a DTensor can exist.
-
-    It imports no module of torch.distributed, because that import takes a second.
-    """
-    global _is_registered
-    if "torch.distributed.tensor" not in sys.modules:
-        return False
-    if not _is_registered:
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-
-        # A strategy depends on the text of the function and on the missing offsets, so all arguments are in its key.
-        info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=True)
-        propagator: Any = DTensor._op_dispatcher.sharding_propagator
-        propagator.register_op_strategy(forward, _forward_strategy, info)
-        propagator.register_op_strategy(backward, _backward_strategy, info)
-        _is_registered = True
-    return True
 
 
 def with_replicated(
@@ -53,8 +31,6 @@ def with_replicated(
     A plain tensor is the same on every rank. With rows that are sharded at the ends of sequences, plain offsets could
     be global or local, so they are refused.
     """
-    from torch.distributed.tensor import DTensor, Replicate
-
     if not isinstance(query, DTensor):
         return parameters, rest
     mesh = query.device_mesh
@@ -107,12 +83,21 @@ class _Reads:
         return not is_read_as_number and not is_mixed and not (position == "head" and self.is_list)
 
 
+class _Axes(NamedTuple):
+    """The axis of a tensor that is divided in each mode. None: every rank has the whole tensor."""
+
+    heads: int | None
+    batch: int | None
+
+    def placement(self, mode: str) -> Any:
+        axis = {"heads": self.heads, "batch": self.batch}.get(mode)
+        return Replicate() if axis is None else Shard(axis)
+
+
 class _Call:
     """The specs of a call, by argument, and the placements that are chosen for them."""
 
-    def __init__(self, schema: Any, has_gradient: bool) -> None:
-        from torch.distributed.tensor._op_schema import OpStrategy, TupleStrategy
-
+    def __init__(self, schema: Any, is_backward: bool) -> None:
         def spec_of(argument: Any) -> Any:
             if isinstance(argument, OpStrategy):
                 return argument.strategies[0].output_spec
@@ -120,38 +105,52 @@ class _Call:
                 return [spec_of(one) for one in argument.children]
             return argument
 
-        values = [spec_of(argument) for argument in schema.args_schema]
+        values = tuple(spec_of(argument) for argument in schema.args_schema)
         self.strategies = schema.args_strategy
-        self.grad_output = values.pop(0) if has_gradient else None
-        self.further = values[len(PROBLEM) :]
-        self.arguments = dict(zip(PROBLEM, values, strict=False))
-        self.query, self.key, self.value = (self.arguments[name] for name in ("query", "key", "value"))
-        self.parameters: list[Any] = list(self.arguments["parameters"])
-        self.offsets = {name: self.arguments.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k")}
-        self.numbers = self.arguments.get("out_scale_numbers")
-        self.reads = _Reads(self.arguments["activation"], self.arguments["parameter_names"])
-        self.mesh = self.query.mesh
+        self.grad_output = values[0] if is_backward else None
+        self.problem, flags = divided(values[int(is_backward) :])
+        self.wanted = Wanted(*flags)
+        problem = self.problem
+        self.mesh = problem.query.mesh
+        self.reads = _Reads(problem.activation, problem.parameter_names)
+        self.offsets = {"cu_seqlens_q": problem.cu_seqlens_q, "cu_seqlens_k": problem.cu_seqlens_k}
+        sides = (problem.cu_seqlens_q, problem.cu_seqlens_k, problem.cu_seqlens_k)
+        #: Query, key and value, each with its offsets.
+        self.operands = list(zip((problem.query, problem.key, problem.value), sides, strict=True))
+        self.of_operands = [
+            _Axes(len(spec.shape) - 2, 0 if offsets is not None or len(spec.shape) == 4 else None)
+            for spec, offsets in self.operands
+        ]
+        self.of_parameters = [self._axes_of_parameter(n) for n in range(len(problem.parameters))]
+        # One number for each sequence, or for each query.
+        self.of_numbers = _Axes(None, self.of_operands[0].batch if problem.out_scale_kind == "row" else 0)
 
-    @property
-    def operands(self) -> list[tuple[Any, Any]]:
-        """Query, key and value, each with its offsets."""
-        of_query, of_key = self.offsets.values()
-        return [(self.query, of_query), (self.key, of_key), (self.value, of_key)]
+    def _axes_of_parameter(self, number: int) -> _Axes:
+        batch = self._axis(number, "batch")
+        return _Axes(self._axis(number, "head"), next(iter(self._row_axes(number)), None) if batch is None else batch)
 
-    def head_axis(self, spec: Any) -> int:
-        return len(spec.shape) - 2
+    def _axis(self, number: int, position: str) -> int | None:
+        return self.reads.axis(self.reads.names[number], position, self.problem.parameters[number].shape)
 
-    def modes(self, wants_parameters: int) -> list[str]:
+    def _row_axes(self, number: int) -> set[int | None]:
+        """Returns the axis of packed rows in each read of a tensor. An axis of one element is broadcast."""
+        shape = self.problem.parameters[number].shape
+        axes: set[int | None] = set()
+        for read in self.reads.axes[self.reads.names[number]]:
+            axes.add(next((n for n, index in enumerate(read) if index in _rows and shape[n] > 1), None))
+        return axes
+
+    def modes(self) -> list[str]:
         """Returns the mode on each dimension of the mesh, or raises an error if the placements have no meaning."""
         modes: list[str] = []
         ranks = 1  # that divide the heads
         for dim in range(self.mesh.ndim):
-            mode = self._mode(dim, ranks * self.mesh.size(dim), wants_parameters)
+            mode = self._mode(dim, ranks * self.mesh.size(dim))
             ranks *= self.mesh.size(dim) if mode == "heads" else 1
             modes.append(mode)
         return modes
 
-    def _mode(self, dim: int, ranks: int, wants_parameters: int) -> str:
+    def _mode(self, dim: int, ranks: int) -> str:
         given = [name for name, spec in self.offsets.items() if spec is not None and spec.placements[dim].is_shard(0)]
         if given:
             self._check_jagged_batch(dim, given[0])
@@ -160,7 +159,7 @@ class _Call:
             return "batch"
         operands = [spec for spec, _ in self.operands] + ([self.grad_output] if self.grad_output else [])
         is_sharded = any(spec.placements[dim].is_shard() for spec in operands)
-        return "heads" if is_sharded and self._can_shard_heads(ranks, wants_parameters) else "replicate"
+        return "heads" if is_sharded and self._can_shard_heads(ranks) else "replicate"
 
     def _has_dense_batch(self, dim: int) -> bool:
         dense = [spec for spec, _ in self.operands if len(spec.shape) == 4]
@@ -173,10 +172,11 @@ class _Call:
 
     def _can_shard_batch(self, batch: int | None) -> bool:
         """Returns whether each rank can compute its sequences. `batch` is unknown with sharded offsets."""
-        axes = [(n, self._axis(n, "batch")) for n in range(len(self.parameters))]
-        has_all = all(axis is None or batch in (None, self.parameters[n].shape[axis]) for n, axis in axes)
-        is_only_index = all(self.reads.allows(position) for position in ("batch", *_rows))
-        return has_all and is_only_index and all(len(self._row_axes(n)) <= 1 for n, _ in axes)
+        for n, spec in enumerate(self.problem.parameters):
+            axis = self._axis(n, "batch")
+            if (axis is not None and batch not in (None, spec.shape[axis])) or len(self._row_axes(n)) > 1:
+                return False
+        return all(self.reads.allows(position) for position in ("batch", *_rows))
 
     def _check_jagged_batch(self, dim: int, name: str) -> None:
         """The ranks have their own sequences, so nothing can be redistributed."""
@@ -187,7 +187,7 @@ class _Call:
                     f"{name}: expected Shard(0) for the rows of all jagged operands and for their offsets, got "
                     "Shard(0) for some of them; a rank needs the rows of its own sequences"
                 )
-        if len(self.query.shape) == 3 and self.offsets["cu_seqlens_q"] is None:
+        if self.of_operands[0].batch is None:
             raise _refused(
                 f"{name}: expected a query with offsets or of rank 4 with sharded offsets, got a shared query, whose "
                 "output has no known shape; expand the query to (B, L, H, d)"
@@ -197,145 +197,95 @@ class _Call:
                 f"{name}: expected a function that uses batch, q_row and kv_row only as an index of tensors, got "
                 "another use; replicate the rows and the offsets"
             )
-        sharded = [(f"parameter {self.reads.names[n]}", one, n) for n, one in enumerate(self.parameters)]
-        for which, spec, number in [*sharded, ("out_scale", self.numbers, -1)]:
-            wanted = self.of_parameter(number, "batch") if number >= 0 else self.of_numbers("batch")
+        names = [f"parameter {name}" for name in self.reads.names]
+        divisions = *zip(names, self.problem.parameters, self.of_parameters, strict=False), (
+            "out_scale", self.problem.out_scale_numbers, self.of_numbers,
+        )  # fmt: skip
+        for which, spec, axes in divisions:
+            wanted = axes.placement("batch")
             if spec is not None and wanted.is_shard() and spec.placements[dim] != wanted:
                 raise _refused(
                     f"{which}: expected {wanted}, the numbers of each rank's own sequences, as the offsets are "
                     f"sharded, got {spec.placements[dim]}; make a DTensor of the rank's numbers"
                 )
 
-    def _can_shard_heads(self, ranks: int, wants_parameters: int) -> bool:
-        heads, of_key = (spec.shape[self.head_axis(spec)] for spec in (self.query, self.key))
+    def _can_shard_heads(self, ranks: int) -> bool:
+        heads, of_key = (spec.shape[-2] for spec in (self.problem.query, self.problem.key))
         # Without GQA an uneven division is the same for all operands.
         is_divisible = heads % ranks == 0 and of_key % ranks == 0
         if not (is_divisible or (heads == of_key and heads >= ranks)) or not self.reads.allows("head"):
             return False
-        axes = [self._axis(n, "head") for n in range(len(self.parameters))]
-        if any(axis is not None and self.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
+        axes = [one.heads for one in self.of_parameters]
+        if any(axis is not None and self.problem.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
             return False  # a rank would read elements of other heads
         # The operator returns all gradients of tensors in one vector. A shard of the vector is a shard of the tensor
         # only if the vector has one tensor, which is divided evenly on its first axis.
-        wanted = [axis for n, axis in enumerate(axes) if wants_parameters >> n & 1]
+        wanted = [axis for n, axis in enumerate(axes) if self._wants(n)]
         return all(axis is None for axis in wanted) or (wanted == [0] and is_divisible)
 
-    def _axis(self, number: int, position: str) -> int | None:
-        return self.reads.axis(self.reads.names[number], position, self.parameters[number].shape)
+    def _wants(self, number: int) -> bool:
+        """Returns whether backward computes the gradient of a tensor of the call."""
+        return bool(self.wanted.parameters >> number & 1)
 
-    def _row_axes(self, number: int) -> set[int | None]:
-        """Returns the axis of packed rows in each read of a tensor. An axis of one element is broadcast."""
-        shape = self.parameters[number].shape
-        axes: set[int | None] = set()
-        for read in self.reads.axes[self.reads.names[number]]:
-            axes.add(next((n for n, index in enumerate(read) if index in _rows and shape[n] > 1), None))
-        return axes
-
-    def placement(self, spec: Any, offsets: Any, mode: str) -> Any:
-        """Returns the placement of an operand."""
-        from torch.distributed.tensor import Replicate, Shard
-
-        if mode == "heads":
-            return Shard(self.head_axis(spec))
-        if mode == "batch" and (offsets is not None or len(spec.shape) == 4):
-            return Shard(0)
-        return Replicate()
-
-    def of_batch(self, mode: str) -> Any:
-        """Returns the placement of the offsets, and of one number for each sequence."""
-        from torch.distributed.tensor import Replicate, Shard
-
-        return Shard(0) if mode == "batch" else Replicate()
-
-    def of_numbers(self, mode: str) -> Any:
-        """Returns the placement of the numbers of out_scale: one for each sequence, or one for each query."""
-        if self.arguments["out_scale_kind"] != "row":
-            return self.of_batch(mode)
-        return self.placement(self.query, self.offsets["cu_seqlens_q"], mode if mode == "batch" else "replicate")
-
-    def of_parameter(self, number: int, mode: str) -> Any:
-        """Returns the placement of a tensor of the call."""
-        from torch.distributed.tensor import Replicate, Shard
-
-        axis: int | None = None
-        if mode == "heads":
-            axis = self._axis(number, "head")
-        elif mode == "batch":
-            axis = self._axis(number, "batch")
-            axis = next(iter(self._row_axes(number)), None) if axis is None else axis
-        return Replicate() if axis is None else Shard(axis)
-
-    def strategy(self, modes: list[str], wants: Wanted | None) -> Any:
+    def strategy(self, modes: list[str]) -> Any:
         """Returns the strategy with one choice: the placements of the arguments and of the results."""
-        from torch.distributed.tensor import Partial, Replicate, Shard
-        from torch.distributed.tensor._dtensor_spec import DTensorSpec
-        from torch.distributed.tensor._op_schema import OpSpec, OpStrategy
-        from torch.distributed.tensor._ops.utils import generate_redistribute_costs
+
+        def placed(axes: _Axes) -> list[Any]:
+            return [axes.placement(mode) for mode in modes]
 
         def spec(placements: list[Any], like: Any = None) -> Any:
             return DTensorSpec(self.mesh, tuple(placements), tensor_meta=like.tensor_meta if like else None)
 
-        of_operands = [[self.placement(one, offsets, mode) for mode in modes] for one, offsets in self.operands]
-        of_parameters = [[self.of_parameter(n, mode) for mode in modes] for n in range(len(self.parameters))]
-        of_output = [
-            Shard(self.head_axis(self.query)) if mode == "heads" else Shard(0) if mode == "batch" else Replicate()
-            for mode in modes
-        ]
-        of_batch = [self.of_batch(mode) for mode in modes]
-        inputs = [] if self.grad_output is None else [spec(of_output, self.grad_output)]
-        inputs += [spec(places, one) for places, (one, _) in zip(of_operands, self.operands, strict=True)]
-        inputs += [spec(places, one) for places, one in zip(of_parameters, self.parameters, strict=True)]
-        inputs += [spec(of_batch, one) for one in self.offsets.values() if one is not None]
-        of_numbers = [self.of_numbers(mode) for mode in modes]
-        if self.numbers is not None:
-            inputs.append(spec(of_numbers, self.numbers))
+        def gradient(placements: list[Any], is_wanted: bool) -> Any:
+            """Each rank has the terms of its heads or of its sequences in the gradient of what all ranks have."""
+            if not is_wanted:
+                return spec([Replicate()] * len(modes))
+            both = zip(placements, modes, strict=True)
+            return spec([Partial() if mode != "replicate" and one.is_replicate() else one for one, mode in both])
+
+        problem, of_output = self.problem, placed(_Axes(self.of_operands[0].heads, 0))
+        arguments = [(self.grad_output, of_output)]
+        arguments += [(one, placed(axes)) for (one, _), axes in zip(self.operands, self.of_operands, strict=True)]
+        arguments += [(one, placed(axes)) for one, axes in zip(problem.parameters, self.of_parameters, strict=True)]
+        arguments += [(one, placed(_Axes(None, 0))) for one in self.offsets.values()]
+        arguments += [(problem.out_scale_numbers, placed(self.of_numbers))]
+        inputs = [spec(places, one) for one, places in arguments if one is not None]
         outputs: Any = spec(of_output)
-        if wants is not None:
-            outputs = [
-                spec(self._gradient(places, modes) if wanted else [Replicate()] * len(modes))
-                for places, wanted in zip(of_operands, wants[:3], strict=True)
-            ]
-            wanted = [places for n, places in enumerate(of_parameters) if wants[3] >> n & 1]
-            sums: list[Any] = [Replicate()] * len(modes)
-            for dim, mode in enumerate(modes):
-                if wanted and mode != "replicate":
-                    sums[dim] = Shard(0) if any(places[dim].is_shard() for places in wanted) else Partial()
-            # Each rank has the terms of its heads, or of its sequences for a query that the batch shares.
-            of_rows = [
-                Partial() if mode != "replicate" and place.is_replicate() else place
-                for place, mode in zip(of_numbers, modes, strict=True)
-            ]
-            outputs = (*outputs, spec(sums), spec(of_rows if wants[4] else [Replicate()] * len(modes)))
+        if self.grad_output is not None:
+            wanted = [placed(axes) for n, axes in enumerate(self.of_parameters) if self._wants(n)]
+            of_dims = zip(*wanted, strict=True)
+            sums = [Shard(0) if any(one.is_shard() for one in of_dim) else Replicate() for of_dim in of_dims]
+            results = [*(placed(axes) for axes in self.of_operands), sums, placed(self.of_numbers)]
+            flags = (*self.wanted[:3], bool(wanted), self.wanted.out_scale)
+            outputs = tuple(gradient(*one) for one in zip(results, flags, strict=True))
         costs = [generate_redistribute_costs(a, b) for a, b in zip(self.strategies, inputs, strict=True)]
         return OpStrategy([OpSpec(output_specs=outputs, input_specs=inputs, redistribute_cost=costs)])
 
-    def _gradient(self, placements: list[Any], modes: list[str]) -> list[Any]:
-        """Returns the placements of the gradient of an operand: each rank has a part of the sum over the batch."""
-        from torch.distributed.tensor import Partial
-
-        both = zip(placements, modes, strict=True)
-        return [Partial() if mode == "batch" and place.is_replicate() else place for place, mode in both]
-
 
 def _forward_strategy(schema: Any) -> Any:
-    call = _Call(schema, has_gradient=False)
-    return call.strategy(call.modes(0), None)
+    call = _Call(schema, is_backward=False)
+    return call.strategy(call.modes())
 
 
 def _backward_strategy(schema: Any) -> Any:
-    call = _Call(schema, has_gradient=True)
-    wants = wanted_gradients(tuple(call.further))
-    modes = call.modes(wants[3])
+    call = _Call(schema, is_backward=True)
+    modes = call.modes()
     for number, name in enumerate(call.reads.names):
-        is_sharded = any(mode == "batch" and call.of_parameter(number, mode).is_shard() for mode in modes)
-        if is_sharded and wants[3] >> number & 1:
+        if "batch" in modes and call.of_parameters[number].batch is not None and call._wants(number):
             raise _refused(
                 f"parameter {name}: expected a tensor without gradient or without an axis of the batch, as the batch "
                 "is sharded, got one with both; replicate the rows and the offsets"
             )
-    return call.strategy(modes, wants)
+    return call.strategy(modes)
 
 
 def _refused(message: str) -> ValueError:
     # PyTorch wraps the error in a RuntimeError. The mark lets gdpa._errors raise a ValueError instead.
     return ValueError(f"[ValueError] {message}")
+
+
+# A strategy depends on the text of the function and on the missing offsets, so all arguments are in its key.
+_info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=True)
+_propagator: Any = DTensor._op_dispatcher.sharding_propagator
+_propagator.register_op_strategy(forward, _forward_strategy, _info)
+_propagator.register_op_strategy(backward, _backward_strategy, _info)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from gdpa._errors import translated
 from gdpa._library import describe_text
 from gdpa._when_imported import assume_constant_result
 
@@ -46,10 +45,7 @@ def parsed(text: str, is_condition: bool = False) -> Description:
     Raises:
         ValueError: the text does not follow the grammar. The message marks the fault with a caret.
     """
-    try:
-        said = json.loads(describe_text(text, is_condition))
-    except RuntimeError as error:
-        raise translated(error) from None
+    said = json.loads(describe_text(text, is_condition))
     reads = tuple(Read(tensor, tuple(indices)) for tensor, indices in said["reads"])
     names = tuple(Name(*one) for one in said["names"])
     return Description(

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._compilation import CompiledKernel, Warmup, compiled, no_progress
-from gdpa._library import Wanted, forward
+from gdpa._library import Problem, Wanted, forward
 from gdpa._operators import empty_output, required_gradients
 
 
@@ -21,8 +21,8 @@ class Record(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not forward:
             return func(*args, **(kwargs or {}))
-        self.problems.append(args)
-        self.wanted.append(required_gradients(args))
+        self.problems.append(Problem(*args))
+        self.wanted.append(required_gradients(self.problems[-1]))
         return empty_output(*args).zero_()
 
 

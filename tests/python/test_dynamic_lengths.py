@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 
 import gdpa
-from gdpa._library import PROBLEM
+from gdpa._library import Problem
 from gdpa.compat import generative_recommenders, hstu, hstu_attn, hstu_attn_interface, meta
 
 H, D = 2, 8
@@ -150,16 +150,12 @@ def test_a_constant_stays_a_number_of_the_graph() -> None:
     found = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
-        found.extend(
-            dict(zip(PROBLEM, node.args, strict=True))
-            for node in graph.graph.nodes
-            if "gdpa.forward" in str(node.target)
-        )
+        found.extend(Problem(*node.args) for node in graph.graph.nodes if "gdpa.forward" in str(node.target))
         return graph
 
     torch.compile(function, backend=backend, fullgraph=True)(torch.randn(12, H, D))
     (given,) = found
-    assert (given["out_scale"], given["out_scale_kind"], given["out_scale_numbers"]) == (0.25, "number", None)
+    assert (given.out_scale, given.out_scale_kind, given.out_scale_numbers) == (0.25, "number", None)
 
 
 def test_an_exported_program_takes_every_length() -> None:

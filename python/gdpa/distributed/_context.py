@@ -15,7 +15,7 @@ from torch import Tensor
 from gdpa._activation import ActivationLike, Param
 from gdpa._attention import OutScale, Scale, problem_of
 from gdpa._errors import translated
-from gdpa._library import PROBLEM, backward, forward
+from gdpa._library import Problem, backward, forward
 from gdpa._operators import split_gradients
 from gdpa._text import describe
 from gdpa.distributed._plan import ContextPlan
@@ -67,16 +67,15 @@ def context_parallel_attention(
             one if one.dtype == torch.float64 else one.to(torch.get_autocast_dtype(kind)) for one in (query, key, value)
         )
     _agree(plan, _complaint(query, key, value, plan), query.device)
-    left, right = plan.window_size
-    scaled = plan.out_scale(out_scale, query.device)
-    cu_seqlens = plan.offsets_on(query.device)
     # The outputs of several ranks are summed in the mode "keys", and the query is added once.
     adds_in_kernel = add_query and plan.mode == "queries"
-    options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
-    options = (*options, None, adds_in_kernel)
-    parameters, rest = problem_of(query, key, *cu_seqlens, None, None, None, None, activation, params, *options)
-    given = dict(zip(PROBLEM[PROBLEM.index("cu_seqlens_q") :], rest, strict=True))
-    said, tensors = describe(given["activation"]), given["parameter_names"] or ()
+    scaled = plan.out_scale(out_scale, query.device)
+    options: dict[str, Any] = {"enable_gqa": enable_gqa, "accuracy": accuracy, "deterministic": deterministic}
+    options |= {"window_size": plan.window_size, "diagonal": plan.diagonal, "add_query": adds_in_kernel}
+    offsets = plan.offsets_on(query.device)
+    parameters, rest = problem_of(query, key, *offsets, activation, params, scale, scaled, **options)
+    problem = Problem(query, key, value, parameters, *rest)
+    said, tensors = describe(problem.activation), problem.parameter_names or ()
     names = [one.name for one in said.names if one.name not in tensors]
     found = next((name for name in names if name in _POSITIONS), None)
     if found is not None:

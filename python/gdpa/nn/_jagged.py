@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdpa._attention import nested_like
+
 
 def unpacked(name: str, x: Tensor, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the rows (T, D) and the offsets (B + 1) of a jagged batch.
@@ -39,13 +41,7 @@ def unpacked(name: str, x: Tensor, cu_seqlens: Tensor | None) -> tuple[Tensor, T
 
 def packed_like(x: Tensor, rows: Tensor) -> Tensor:
     """Returns the rows as a nested tensor with the lengths of x if x is nested, and else the rows themselves."""
-    if not x.is_nested:
-        return rows
-    jagged: Any = x
-    # The result has the ragged dimension of x, so that the result and x can be added.
-    return torch.nested.nested_tensor_from_jagged(
-        rows, jagged.offsets(), min_seqlen=jagged._maybe_min_seqlen, max_seqlen=jagged._maybe_max_seqlen
-    )
+    return nested_like(x, rows) if x.is_nested else rows
 
 
 def check_batch(name: str, x: Tensor, cu_seqlens: Tensor) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gdpa._errors import translated
+from gdpa._errors import translating
 
-norm = torch.ops.gdpa.norm.default
-norm_backward = torch.ops.gdpa.norm_backward.default
+norm = translating(torch.ops.gdpa.norm.default)
+norm_backward = translating(torch.ops.gdpa.norm_backward.default)
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
 MOST_COLUMNS = 4096  # Norm::most_columns of include/gdpa/norm.h
@@ -74,13 +74,10 @@ def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.register_fake("gdpa::norm_backward")
-def _(
-    grad_y: Tensor, statistics: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, gate: Tensor | None,
-    residual: Tensor | None, is_layer: bool, eps: float, *wanted: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def _(grad_y: Tensor, statistics: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     return tuple(
-        one.new_empty(one.shape) if one is not None and is_wanted else x.new_empty(0)
-        for one, is_wanted in zip((x, weight, bias, gate), wanted, strict=True)
+        one.new_empty(one.shape) if one is not None and is_wanted else grad_y.new_empty(0)
+        for one, is_wanted in zip(arguments[:4], arguments[-4:], strict=True)
     )
 
 
@@ -94,10 +91,7 @@ def _gradients(ctx: Any, grad_y: Tensor, grad_statistics: Tensor | None) -> tupl
     wanted = ctx.needs_input_grad[:4]
     gradients: list[Tensor | None] = [None] * 4
     if any(wanted):
-        try:
-            computed = norm_backward(grad_y, statistics, x, *rest, None, *ctx.options, *wanted)
-        except RuntimeError as error:
-            raise translated(error) from None
+        computed = norm_backward(grad_y, statistics, x, *rest, None, *ctx.options, *wanted)
         gradients = [one if is_wanted else None for one, is_wanted in zip(computed, wanted, strict=True)]
     return *gradients, grad_y if ctx.needs_input_grad[4] else None, None, None
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gdpa._attention import varlen_attention
-from gdpa._errors import refuse_gradient, translated
+from gdpa._errors import refuse_gradient
 from gdpa._leaf import leaf
 from gdpa.nn import _norms
 
@@ -152,17 +152,17 @@ def _norm(
                 f"{name}: expected shape {tuple(x.shape)}, the shape of x, got {tuple(rows.shape)}; reshape it"
             )
     if not _has_kernels(x, weight, bias, gate):
-        return _composite(x, weight, bias, gate, residual, is_layer, eps)
+        y = F.layer_norm(x, (columns,), weight, bias, eps) if is_layer else F.rms_norm(x, (columns,), weight, eps)
+        y = y if gate is None else y * gate.reshape(x.shape)
+        y = y if residual is None else y + residual
+        return y.to(x.dtype)
     rows = x.reshape(-1, columns)
     if gate is not None:
         heads = gate.shape[x.dim() - 1 :]
         gate = gate.to(x.dtype).reshape(rows.shape[0], *heads)
     if residual is not None:
         residual = residual.to(x.dtype).reshape(rows.shape)
-    try:
-        y, _ = _norms.norm(rows, weight, bias, gate, residual, is_layer, eps)
-    except RuntimeError as error:
-        raise translated(error) from None
+    y, _ = _norms.norm(rows, weight, bias, gate, residual, is_layer, eps)
     return y.view(x.shape)
 
 
@@ -183,15 +183,3 @@ def _has_kernels(x: Tensor, weight: Tensor | None, bias: Tensor | None, gate: Te
         and len({one.dtype for one in vectors}) <= 1
     )
     return has_dtypes and x.shape[-1] <= _norms.MOST_COLUMNS and all(width % 8 == 0 for width in widths)
-
-
-def _composite(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None,
-    is_layer: bool, eps: float,
-) -> Tensor:  # fmt: skip
-    """The norm in operations of PyTorch."""
-    columns = x.shape[-1:]
-    y = F.layer_norm(x, columns, weight, bias, eps) if is_layer else F.rms_norm(x, columns, weight, eps)
-    y = y if gate is None else y * gate.reshape(x.shape)
-    y = y if residual is None else y + residual
-    return y.to(x.dtype)
