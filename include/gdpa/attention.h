@@ -128,9 +128,9 @@ struct PreparedMask {
 /// two entries. The queries are jagged, gapped or shared.
 ///
 /// With add_query, forward adds the query to the output, and backward adds the gradient of the output to the gradient
-/// of the query, also in rows that belong to no sequence. On a GPU, the sum is rounded once more than the result
-/// without add_query. head_dim_v must be head_dim, and the batch must not share the query. The output has the rows of
-/// the query, and zeroes_output is true.
+/// of the query, also in rows that belong to no sequence. On a GPU, the result without add_query may be rounded before
+/// the addition (docs/kernels/fused-norms.md). head_dim_v must be head_dim, and the batch must not share the query. The
+/// output has the rows of the query, and zeroes_output is true.
 ///
 /// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
 /// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16

@@ -6,10 +6,14 @@
 namespace gdpa {
 
 struct RowScaleEpilogue {
+  static constexpr bool has_addend = false;
+
   float factor;
   const float* first;  ///< the number of the sequence's first query
   int64_t stride;      ///< in elements
   int queries;         ///< of the sequence; 0 for the rows without a sequence
+
+  GDPA_HOST_DEVICE static float invertible(float factor) { return factor; }
 
   /// The factor of an entry: without the numbers of its rows.
   GDPA_HOST_DEVICE static float scale_of(const CommonArguments& arguments, const SequencePair& pair) {

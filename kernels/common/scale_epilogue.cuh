@@ -16,7 +16,13 @@ struct ScaledRow {
 
 /// Only forward calls of(). Backward knows an epilogue by scale_of() alone, so src/api applies a factor of a row to dO.
 struct ScaleEpilogue {
+  /// Whether sums begin with the rows of an addend, divided by their factor, in place of 0.
+  static constexpr bool has_addend = false;
+
   float factor;
+
+  /// The factor of sums, so that an addend can be divided by it.
+  GDPA_HOST_DEVICE static float invertible(float factor) { return factor; }
 
   /// The factor of an entry, by which backward multiplies dO V^T; 0 for the rows without a sequence.
   GDPA_HOST_DEVICE static float scale_of(const CommonArguments& arguments, const SequencePair& pair) {

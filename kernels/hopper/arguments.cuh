@@ -75,7 +75,7 @@ enum class GradQuery : int {
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
 };
 GDPA_HOST_DEVICE constexpr bool uses_accumulators(GradQuery is) { return is >= GradQuery::first_writer; }
-/// Whether nothing was stored before.
+/// Whether nothing was stored before, so that dQ begins here, with dO if the epilogue has an addend.
 GDPA_HOST_DEVICE constexpr bool begins_grad_query(GradQuery is) {
   return is == GradQuery::stored || is == GradQuery::first_writer;
 }
@@ -104,6 +104,7 @@ struct BackwardArguments : BackwardNumbers {
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is summed in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
+  MappedOperand addend;  ///< dO in boxes of grad_query, if the epilogue has an addend
 };
 
 }  // namespace gdpa::hopper

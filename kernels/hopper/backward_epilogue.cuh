@@ -31,6 +31,9 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
     producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(warpgroup, number, tiles));
     const auto swizzle = static_cast<int>(static_cast<unsigned>(step.flags) / Step::swizzle);
+    if constexpr (Shared::adds_grad_output) {
+      if (step.is(Step::loads_addend)) add_grad_output(step);
+    }
     if (!step.is(Step::accumulated)) {
       if (Config::has_dq_semaphores && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
@@ -56,7 +59,32 @@ struct BackwardEpilogue : BackwardProducts<Config> {
 
   __device__ __forceinline__ float grad_query_factor(const Step& step) const {
     const auto& tile = tile_of(step);
-    return arguments.scale * out_scale_of(step) * function_of(tile).derivative_factor();
+    const float factor = arguments.scale * out_scale_of(step) * function_of(tile).derivative_factor();
+    return Config::Epilogue::invertible(factor);
+  }
+
+  /// Adds dO, divided by the factor that multiplies dQ later. The store thread has loaded dO into the staging buffer.
+  __device__ __forceinline__ void add_grad_output(const Step& step) {
+    const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
+    const float inverse = 1.0f / grad_query_factor(step);
+    shared.accumulator_full(warpgroup).wait(parity);
+    const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
+    const int row = warp_in_warpgroup() * 16 + lane % 16;
+    const typename Shared::GradQueryTile staging{shared.staging(warpgroup)};
+#pragma unroll
+    for (int j = 0; j < Shared::grad_query_columns / 16; ++j) {
+      unsigned matrix[4];
+      load_matrices(matrix, staging.chunk(row, j * 2 + lane / 16));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<Element>(matrix[i]);
+        grad_query[j * 8 + i * 2] += pair.x * inverse;
+        grad_query[j * 8 + i * 2 + 1] += pair.y * inverse;
+      }
+    }
+    const Barrier is_read = shared.accumulator_empty(warpgroup);
+    is_read.arrive();
+    is_read.wait(parity);  // dQ overwrites it
   }
 
   template <class Scale>
@@ -76,8 +104,8 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const unsigned first = to ^ accumulator_swizzle(first_swizzle + row) * 32;
 #pragma unroll
     for (unsigned group = 0; group < Shared::grad_query_columns / 8; ++group) {
-      const unsigned at = (first ^ group % accumulator_swizzles * 32) +
-                          group / accumulator_swizzles * accumulator_swizzles * 32;
+      const unsigned at =
+          (first ^ group % accumulator_swizzles * 32) + group / accumulator_swizzles * accumulator_swizzles * 32;
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
         visit(at + half * 8 * Shared::grad_query_row_bytes, grad_query + group * 4 + half * 2);

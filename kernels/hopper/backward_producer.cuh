@@ -43,6 +43,10 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       } else if (uses_accumulators(is)) {
         flags |= Step::accumulated;
       }
+      if (Shared::adds_grad_output && begins_grad_query(is)) {
+        flags |= Step::loads_addend + odd;
+        odd ^= Step::odd_phase;
+      }
       shared.step(step) = {flags + static_cast<int>(accumulator_swizzle(tile.grad_query)) * Step::swizzle,
                            Shared::has_batch_map ? item * Step::key_tiles + number % Step::key_tiles : item, position,
                            head};

@@ -19,11 +19,12 @@ struct Step {
     full = 16,               ///< no score is masked
     accumulated = 32,        ///< dQ goes to the fp32 accumulators
     loads_accumulator = 64,  ///< the accumulators are loaded, and dQ is stored with them
-    odd_phase = 128,         ///< the parity of the barrier of this load
-    swizzle = 256,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
+    loads_addend = 128,      ///< dO is loaded, and dQ begins with it
+    odd_phase = 256,         ///< the parity of the barrier of either load
+    swizzle = 512,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
     // With a batch map, where a key tile has an item in the queue for each of its entries:
-    begins_item = 1024,  ///< the first step of an item
-    ends_item = 2048     ///< the last step of an item
+    begins_item = 2048,  ///< the first step of an item
+    ends_item = 4096     ///< the last step of an item
   };
   int flags;
   /// Of the key tile. With a batch map: the number of the key tile modulo `key_tiles`, and the number of the item

@@ -21,6 +21,7 @@ struct BackwardStorage {
   static constexpr int queue_readers = Config::has_dq_semaphores ? 3 : 2;  ///< producer, store and semaphore threads
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static constexpr bool computes_ds = Config::computes_grad_query || Config::computes_grad_key;
+  static constexpr bool adds_grad_output = Config::computes_grad_query && Config::Epilogue::has_addend;  ///< to dQ
   static_assert(Config::tile_keys == backward_tile_keys || Config::tile_keys == least_backward_tile_keys,
                 "64 keys each, or 64 keys of one consumer");
   static_assert(Config::tile_queries == rows || (Config::tile_queries == warpgroups * rows &&
@@ -125,7 +126,7 @@ struct BackwardStorage {
   __device__ Barriers<1> staging_empty(int warpgroup) const {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
-  /// The barriers of loads of accumulators of dQ into a staging buffer.
+  /// The barriers of loads into a staging buffer: of accumulators of dQ, or of dO.
   __device__ Barrier accumulator_full(int warpgroup) const {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }

@@ -5,8 +5,8 @@
 
 namespace gdpa::hopper {
 
-/// Waits until the consumers have read the previous accumulators from the staging buffers. They have, since dQ has left
-/// from the same buffers. The wait is for racecheck, which does not see this.
+/// Waits until the consumers have read the previous accumulators, or dO, from the staging buffers. They have, since dQ
+/// has left from the same buffers. The wait is for racecheck, which does not see this.
 template <class Config>
 __device__ __forceinline__ void wait_for_accumulator_empty(const BackwardStorage<Config>& shared) {
   const unsigned parity = shared.accumulator_phase() ^ 1;
@@ -19,7 +19,8 @@ __device__ __forceinline__ void wait_for_accumulator_empty(const BackwardStorage
 
 /// The store thread: moves gradients from the staging buffers to global memory. One buffer is stored while the other is
 /// filled. dK and dV of a key tile come before its last dQ. If this CTA is the last writer of dQ of a query tile, the
-/// accumulators are loaded into the staging buffers as soon as the semaphore allows it.
+/// accumulators are loaded into the staging buffers as soon as the semaphore allows it. If dQ begins with dO, dO is
+/// loaded in the same way.
 template <class Config>
 __device__ void store_gradients(const BackwardArguments& arguments, const BackwardStorage<Config>& shared) {
   using Shared = BackwardStorage<Config>;
@@ -95,6 +96,21 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
           const unsigned bytes = bytes_of_accumulators(warpgroup);
           have_come.arrive_and_expect(static_cast<int>(bytes));
           if (bytes != 0) bulk_load(shared.staging(warpgroup), accumulators(warpgroup), bytes, have_come.address);
+        }
+      }
+      if constexpr (Shared::adds_grad_output) {
+        if (begins_grad_query(is)) {
+          wait_for_accumulator_empty(shared);
+#pragma unroll 1
+          for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
+            const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
+            const bool exists = column < Config::head_dim && bytes_of_accumulators(warpgroup) != 0;
+            const Barrier has_come = shared.accumulator_full(warpgroup);
+            has_come.arrive_and_expect(exists ? Shared::rows * Shared::GradQueryTile::row_bytes : 0);
+            if (!exists) continue;
+            tma_load(shared.staging(warpgroup), arguments.addend.map, has_come.address, column, head,
+                     Config::Layout::after({tile.query.x, tile.grad_output_y}, row_of(warpgroup)));
+          }
         }
       }
       store_staged(

@@ -137,18 +137,22 @@ __device__ __forceinline__ int* found_nan_of_cta(const ForwardArguments& argumen
 template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
   using Base = ForwardEpilogue<Config, ForwardProducts<Config>>;
-  using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores, Base::store_from_registers,
-      Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+  using Base::arguments, Base::begin_with_query, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
+      Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
+      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
-  using Iterator = KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none>::Type>;
+  static constexpr bool has_addend = Config::Epilogue::has_addend;
+  static constexpr bool has_int_flag = Config::bias_tile != BiasTile::none || (has_addend && Config::head_dim > 64);
+  using Iterator = KeyTileIterator<Config, typename LoopFlag<has_int_flag>::Type>;
   using TileInputs = FragmentInputs<typename Config::Inputs, FragmentRows::queries, Config::tile_keys,
                                     Config::bias_tile, Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
-  /// With inputs of the scores, and in the second pass, words would spill. Ranges are then computed after f.
+  /// With inputs of the scores, with an addend, and in the second pass, words would spill. Ranges are then computed
+  /// after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
-  static constexpr bool masks_early = !masks_late && Config::Inputs::leaves_registers && Config::pass != Pass::second;
+  static constexpr bool masks_early =
+      !masks_late && Config::Inputs::leaves_registers && !has_addend && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
@@ -273,10 +277,24 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
     }
   }
 
-  /// Whether S of a key tile is the last reader of Q in shared memory.
+  /// Whether S of a key tile is the last reader of Q in shared memory. An addend is read after the first S of its tile.
   __device__ __forceinline__ static bool scores_release_query(const Iterator& at) {
-    return !Config::query_in_registers && at.ends();
+    return !Config::query_in_registers && at.ends() && !(has_addend && at.key_tile == 0);
   }
+
+  /// If Q is the addend, begins O of a query tile with it, before the first P V of the tile: after the epilogue of the
+  /// previous query tile, and before Q of the next one is in registers.
+  __device__ __forceinline__ void begin_output(const Iterator& at) {
+    if (!has_addend || at.key_tile > 0) return;
+    begin_with_query(shared.tiles()[at.number], at.number);
+    if constexpr (!Config::query_in_registers) {
+      fence_proxy_async_shared();  // as for load_query
+      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
+      if (at.ends()) release_query(at.number);
+    }
+  }
+  /// Whether P V of a key tile is added to O, or begins it.
+  __device__ __forceinline__ static bool adds_to_output(const Iterator& at) { return has_addend || at.key_tile > 0; }
 
   __device__ __forceinline__ void run() {
     const typename Shared::TileQueue queue = shared.tiles();
@@ -311,6 +329,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
       const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
+      begin_output(now);
       if (ends) {
         if (has_stored) release_query(now.number);
         load_query(next.number);
@@ -318,7 +337,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
       consumer_wait(shared.value_full(), now.state);
-      issue_output(now.state.stage, now.key_tile > 0);
+      issue_output(now.state.stage, adds_to_output(now));
       ping_pong_arrive();
       // The look-up happens here, where the warps wait for S anyway.
       const Iterator after = next.after(queue);
@@ -350,10 +369,11 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       pack_p();
       if (ends) store_output(queue[number], number);
     }
+    begin_output(now);
     // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
     consumer_wait(shared.value_full(), now.state);
-    issue_output(now.state.stage, now.key_tile > 0);
+    issue_output(now.state.stage, adds_to_output(now));
     warpgroup_wait<0>();
     if (Config::query_in_registers) {
       // No Q follows, so nobody has waited until O of an earlier tile left this stage.

@@ -1,5 +1,5 @@
 // Forward: the epilogue of a consumer warpgroup, which scales O, rounds it, and stores it. O of queries without keys is
-// zero. The tile scheduler warp writes it.
+// zero, or the addend. The tile scheduler warp writes it.
 #pragma once
 
 #include "hopper/forward_storage.cuh"
@@ -15,11 +15,36 @@ struct ForwardEpilogue : Products {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   __device__ __forceinline__ float factor_of(const Tile& tile) const {
-    return Activation::value_factor_of(arguments.common.params, tile.head) * arguments.common.output_factor *
-           tile.out_scale;
+    return Config::Epilogue::invertible(Activation::value_factor_of(arguments.common.params, tile.head) *
+                                        arguments.common.output_factor * tile.out_scale);
   }
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
     return Config::Epilogue::of(arguments.common, tile.pair(arguments.common.params), factor_of(tile));
+  }
+
+  /// Begins the accumulators of O with Q, divided by the factor that the epilogue multiplies by.
+  __device__ __forceinline__ void begin_with_query(const Tile& tile, int number) {
+    // A division in full precision is a call, for which the main loop spills.
+    float inverse;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(factor_of(tile)));
+    const auto rows = shared.query(number, warpgroup);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+#pragma unroll
+    for (float& sum : output) sum = 0.0f;
+#pragma unroll
+    for (int step = 0; step < Base::steps; ++step) {
+      unsigned loaded[4];
+      if constexpr (!Config::query_in_registers) {
+        load_matrices(loaded, rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<Element>(Config::query_in_registers ? Base::query[step][i] : loaded[i]);
+        output[step * 8 + i * 2] = pair.x * inverse;
+        output[step * 8 + i * 2 + 1] = pair.y * inverse;
+      }
+    }
   }
 
   /// Stores O through shared memory. The tensor map cuts off rows beyond the sequence.
@@ -69,18 +94,24 @@ struct ForwardEpilogue : Products {
   }
 };
 
-/// Writes zeros to O of the tile of lane `source`, which has no keys. By a warp.
+/// Writes O of the tile of lane `source`, which has no keys. By a warp.
 template <class Config>
 __device__ void write_without_keys(const Params& params, const Work& work, int source) {
   using Storage = typename Config::Element::Storage;
   const int first_query = work.tile * Config::tile_queries;
-  const Rows output_rows = Config::Layout::output_rows(params, work.queries, work.batch_begin);
-  const int64_t offset = __shfl_sync(
-      0xffffffffu, Config::Layout::offset_of(params.output, output_rows, work.batch_begin, first_query, work.head),
-      source);
+  const auto offset_in = [&](const Operand& operand, const Rows& sequence) {
+    return __shfl_sync(0xffffffffu,
+                       Config::Layout::offset_of(operand, sequence, work.batch_begin, first_query, work.head), source);
+  };
   const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
-  write_zero_rows<typename Config::Element, Config::head_dim_v>(static_cast<Storage*>(params.output.data) + offset,
-                                                                params.output.row_stride, rows);
+  const Rows output_rows = Config::Layout::output_rows(params, work.queries, work.batch_begin);
+  Storage* const to = static_cast<Storage*>(params.output.data) + offset_in(params.output, output_rows);
+  const Storage* addend = nullptr;
+  if constexpr (Config::Epilogue::has_addend) {
+    addend = static_cast<const Storage*>(params.query.data) + offset_in(params.query, work.queries);
+  }
+  fill_rows<typename Config::Element, Config::head_dim_v>(to, params.output.row_stride, rows, addend,
+                                                          params.query.row_stride);
 }
 
 }  // namespace gdpa::hopper

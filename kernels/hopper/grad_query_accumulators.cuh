@@ -63,6 +63,14 @@ struct RowsToPrepare {
   int last_number;  ///< of the last key tile (tile_list.cuh)
 };
 
+/// The offset in elements of these rows in an operand of the queries' shape.
+template <class Config>
+__device__ int64_t offset_of_counted_row(const Params& params, const Operand& operand, const RowsToPrepare& rows) {
+  if (Config::Layout::is_jagged(params.queries)) return operand.offset(Sequences{}, 0, rows.row, rows.head);
+  const int64_t b = divide_counts(rows.row, params.queries.length);
+  return operand.offset(Sequences{}, b, rows.row - b * params.queries.length, rows.head);
+}
+
 /// Calls visit(rows) for all of them. By all `warps` warps of a CTA.
 template <class Config, unsigned warps, class Visit>
 __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visit visit) {

@@ -95,8 +95,8 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
   }
 }
 
-/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros for rows
-/// without keys, and accumulators. It runs again before a second pass.
+/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros, or the addend,
+/// for rows without keys, and accumulators. It runs again before a second pass.
 ///
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
@@ -124,7 +124,13 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (left.key_tiles == 0) {
       using Element = typename Config::Element;
       auto* const gradient = static_cast<typename Element::Storage*>(params.grad_query.data) + left.offset;
-      write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
+      const typename Element::Storage* addend = nullptr;
+      if constexpr (Config::Epilogue::has_addend) {
+        addend = static_cast<const typename Element::Storage*>(params.grad_output.data) +
+                 offset_of_counted_row<Config>(params, params.grad_output, left);
+      }
+      fill_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows, addend,
+                                           params.grad_output.row_stride);
       return;
     }
     if (!Config::has_dq_semaphores) {
@@ -185,7 +191,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
         const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
-          write_zero_rows<typename Gradients::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
+          fill_rows<typename Gradients::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
                                                                       operand.row_stride, of_source(rows));
           __syncwarp();
         };

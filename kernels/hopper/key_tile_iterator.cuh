@@ -23,7 +23,7 @@ __device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
 }
 
 /// The type of a flag in a main loop: int or bool. A bool is in a register of 16 bits. The compiler spills this
-/// register in some kernels with a dense bias, and it spills the int in some other kernels.
+/// register in some kernels with a dense bias or an addend, and it spills the int in some other kernels.
 template <bool is_int>
 struct LoopFlag {
   using Type = bool;

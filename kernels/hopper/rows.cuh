@@ -75,16 +75,21 @@ __device__ __forceinline__ void store_fp32_from_registers(const float (&accumula
   }
 }
 
-/// Zeros in `rows` rows, by a warp. A loop of few registers: the warps that call it have few.
+/// Writes `rows` rows, by a warp: copies of the rows from `from` on, or zeros if it is null. A loop of few registers: the
+/// warps that call it have few.
 template <class Element, int columns>
-__device__ void write_zero_rows(typename Element::Storage* first, int64_t row_stride, int rows) {
+__device__ void fill_rows(typename Element::Storage* to, int64_t row_stride, int rows,
+                          const typename Element::Storage* from = nullptr, int64_t from_stride = 0) {
   constexpr int elements = 16 / Element::bytes, chunks = columns / elements;
   static_assert(chunks <= 32, "a chunk for each lane");
   const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
   if (lane >= chunks) return;
-  typename Element::Storage* to = first + lane * elements;
+  int64_t at = lane * elements, source = at;
 #pragma unroll 1
-  for (; rows > 0; --rows, to += row_stride) *reinterpret_cast<uint4*>(to) = uint4{0, 0, 0, 0};
+  for (; rows > 0; --rows, at += row_stride, source += from_stride) {
+    *reinterpret_cast<uint4*>(to + at) =
+        from == nullptr ? uint4{0, 0, 0, 0} : *reinterpret_cast<const uint4*>(from + source);
+  }
 }
 
 }  // namespace gdpa::hopper

@@ -119,9 +119,9 @@ def varlen_attention(
             block_table[b, n]. Pages have no gradient.
         seqused_k: (B,), int32 or int64: with block_table, the number of keys of each sequence.
         add_query: adds the query to the output, O = out_scale * P V + Q, a residual connection. The result equals an
-            addition after the call, also in rows that belong to no sequence. On a CPU, the sum is rounded once. The
-            option needs d_v = d and a query that the batch does not share. It cannot be combined with output_offsets or
-            zeroes_output=False.
+            addition after the call, also in rows that belong to no sequence. On a GPU, the result may be rounded before
+            the addition. The option needs d_v = d and a query that the batch does not share. It cannot be combined with
+            output_offsets or zeroes_output=False.
         output_offsets: (B,), int32 or int64: the first row of each sequence in the output, whose rows are then not the
             rows of the query. Two sequences must not have a row of the output in common. The query is not of rank 4.
         output_rows: the number of rows of the output with output_offsets. None means as many as without output_offsets.

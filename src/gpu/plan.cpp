@@ -113,7 +113,7 @@ GpuPlan plan_call(const Call& call) {
   }
   const bool finds_overlap = !of_overlapping_keys.empty();
   append(plan.launches, std::move(of_overlapping_keys));
-  if (std::optional<Launch> addition = add_rows(call)) plan.launches.push_back(std::move(*addition));
+  if (has_addend(problem) && !plan.attention_adds) plan.launches.push_back(add_rows(call));
   // What the kernels need first. The lists of tiles are known only now.
   std::vector<Launch> of_lists;
   place_tile_lists(call, plan, of_lists);

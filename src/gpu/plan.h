@@ -42,6 +42,7 @@ struct GpuPlan {
   std::vector<plan::TileListsPlan> tile_lists;  ///< with a mask expression, in the workspace or in a prepared mask
   std::size_t main_launch = 0;                  ///< the first one that computes products
   int tile_queries = 0, tile_keys = 0;          ///< of its kernel
+  bool attention_adds = false;                  ///< what add_rows adds otherwise
   bool deterministic = true;
   std::string reason;  ///< why these kernels, in one sentence
 

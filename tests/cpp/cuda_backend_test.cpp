@@ -468,7 +468,7 @@ TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
   EXPECT_EQ(forward.flops, 2.0 * Call::heads * 2 * Call::head_dim * (5 * 5 + 7 * 7));
 }
 
-TEST_F(CudaBackend, TheQueryIsAddedByTheLastKernelOfACallThatComputesItsResult) {
+TEST_F(CudaBackend, TheQueryIsAddedByTheLastKernelOfAPortableCallThatComputesItsResult) {
   Call call("s + 16");
   const auto last_kernel = [&](Direction direction, const WantedGradients& wanted) {
     return explain(call.attention, direction, "", wanted).kernels.back().name;

@@ -409,7 +409,7 @@ TEST(GpuKernels, KernelsThatScaleRowsHaveNoSpills) {
     const Kernel kernel =
         kernels_of(problem, target_of(std::string(architecture)).gpu, "silu", Accuracy::exact, true).front();
     const Instance instance{kernel, "silu", architecture, 0};
-    ASSERT_TRUE(instance.of.tile.has_row_scale);
+    ASSERT_EQ(instance.of.tile.epilogue, Epilogue::row_scale);
     EXPECT_EQ(faults_of(instance, false), "") << name_of(instance);
   }
 }

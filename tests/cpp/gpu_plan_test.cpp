@@ -783,6 +783,36 @@ TEST(GpuPlan, KeysWithGapsHavePortableKernelsForTheCaseThatTheyOverlap) {
   }
 }
 
+TEST(GpuPlan, TheEpilogueAddsTheQueryUnlessOtherKernelsWriteRowsOfTheResult) {
+  const auto adds_in_epilogue = [](const Problem& problem) {
+    const GpuPlan plan = hopper_plan_of(problem);
+    EXPECT_EQ(main_family(plan), "hopper");
+    const bool adds_after = names_of(plan).back() == "add_rows";
+    EXPECT_NE(adds_after, plan.attention_adds);
+    return !adds_after;
+  };
+  Problem forward = problem_of(Direction::forward);
+  forward.add_query = true;
+  EXPECT_TRUE(adds_in_epilogue(forward));
+  EXPECT_EQ(kernel_of<HopperForward>(hopper_plan_of(forward)).epilogue, Epilogue::addend);
+  forward.has_query_gaps = true;
+  EXPECT_FALSE(adds_in_epilogue(forward)) << "clear_gaps writes the rows of gaps";
+
+  Problem backward = problem_of(Direction::backward);
+  backward.add_query = true;
+  EXPECT_TRUE(adds_in_epilogue(backward));
+  for (const HopperBackwardKernel& kernel : hopper_backward_kernels(hopper_plan_of(backward))) {
+    EXPECT_EQ(kernel.epilogue, Epilogue::addend);
+  }
+  Problem wide = backward;
+  wide.head_dim = wide.head_dim_v = 192;
+  EXPECT_FALSE(adds_in_epilogue(wide)) << "round_grad_query writes dQ";
+  backward.has_key_gaps = true;
+  EXPECT_FALSE(adds_in_epilogue(backward)) << "portable kernels write dQ where keys overlap";
+  backward.wanted.query = false;
+  EXPECT_NE(names_of(hopper_plan_of(backward)).back(), "add_rows");
+}
+
 TEST(GpuPlan, KernelsDifferInTheirSpecificationAndInTheCaseThatTheyAreFor) {
   PortableForward wide;
   wide.head_dim = 256;

@@ -501,6 +501,31 @@ TEST(HopperBackward, KernelsOfSomeGradientsLeaveProductsOutAndKeepEverythingInRe
   }
 }
 
+TEST(HopperAddend, KernelsWhoseEpilogueAddsKeepEverythingInRegisters) {
+  for (const auto& [dtype, head_dim] : {std::pair(DType::bfloat16, 128), std::pair(DType::float16, 96)}) {
+    for (const char* function : {"gelu_tanh", "gelu"}) {
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        Problem problem;
+        problem.direction = direction;
+        problem.dtype = dtype;
+        problem.batch = 10;
+        problem.heads_q = problem.heads_k = 4;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.rows_q = problem.rows_k = 20'000;
+        problem.add_query = true;
+        const Activation activation(function);
+        const GpuPlan plan = TestCall{.problem = problem, .activation = activation, .params = scaled()}.plan();
+        for (const Launch* launch : kernels_of(plan)) {
+          const jit::Compiled compiled = compile(compilers().front(), launch->kernel(), activation);
+          SCOPED_TRACE(launch->kernel().description());
+          EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+          EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+        }
+      }
+    }
+  }
+}
+
 TEST(HopperBackward, TheScheduleIsOneKernelWhateverTheFunction) {
   for (const Kernel& kernel : backward_kernels(DType::bfloat16, 128, 128, Activation("silu"))) {
     const auto source = [&](const char* function) { return kernel.source(Activation(function).function()); };

@@ -49,6 +49,7 @@ struct StressCase {
   bool shares_keys = false;
   bool shares_queries = false;
   bool has_deterministic = true;  ///< whether a Hopper kernel computes the deterministic gradients
+  bool adds_query = false;
 };
 
 /// So many query tiles that CTAs of forward take them from a counter: 8 for each multiprocessor.
@@ -76,7 +77,9 @@ const std::vector<StressCase>& cases() {
       {"shared_keys", 64, 64, 2, {400, 100, 0, 333}, {200}, {}, "relu", false, true},
       {"shared_queries", 64, 64, 2, {100}, {300, 0, 77, 500}, {}, "relu", false, false, true, false},
       {"wide", 192, 192, 1, {200, 70}, {300, 100}, {}, "relu", false, false, false, false},
-      {"wide_of_256_columns", 256, 256, 1, {200, 70}, {100, 30}, {}, "relu", false, false, false, false},
+      {"sums_with_query", 64, 64, 2, queries, keys, {}, "relu", false, false, false, true, true},
+      {"one_tile_with_query", 128, 128, 2, {330, 64, 20}, {128, 30, 64}, {}, "relu", false, false, false, true, true},
+      {"wide_with_query", 256, 256, 1, {200, 70}, {100, 30}, {}, "relu", false, false, false, false, true},
       tiles_from_a_counter(),
   };
   return all;
@@ -214,6 +217,7 @@ class Stress {
                   .activation = Activation(test.function),
                   .mask = test.mask,
                   .stream = gpu_.stream()};
+    attention_.add_query = test.adds_query;
     if (!test.is_dense && !test.shares_queries) attention_.cu_seqlens_q = offsets_view(0, test.lengths_q);
     if (!test.is_dense && !test.shares_keys) attention_.cu_seqlens_k = offsets_view(1, test.lengths_k);
     grad_output_ =
@@ -374,6 +378,7 @@ class Stress {
       return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
     };
     reference.scale = 1 / std::sqrt(static_cast<double>(test_.head_dim));
+    reference.add_query = test_.adds_query;
     reference.left = test_.mask.left;
     reference.right = test_.mask.right;
     int64_t begin_q = 0, begin_k = 0;

@@ -1,11 +1,12 @@
-// The host file of kernels/portable/add_rows.cuh, which adds Q to O, or dO to dQ, with Problem::add_query.
+// The addition of Q to O, or of dO to dQ, with Problem::add_query, and the host file of kernels/portable/add_rows.cuh,
+// which adds after the attention kernels if their epilogue does not.
 #pragma once
 
 #include <algorithm>
-#include <optional>
 
 #include "gpu/kernels/rounded_rows.h"
 #include "gpu/launch.h"
+#include "gpu/sequences.h"
 #include "portable/arguments.cuh"
 
 namespace gdpa::gpu {
@@ -16,10 +17,21 @@ struct AddRows : RoundedRowsKernel {
   auto operator<=>(const AddRows&) const = default;
 };
 
-/// The last launch of a call; none if nothing is added.
-inline std::optional<Launch> add_rows(const Call& call) {
+/// Whether a result of the call is a sum with an addend.
+inline bool has_addend(const Problem& problem) {
+  return problem.add_query && (problem.direction == Direction::forward || problem.wanted.query);
+}
+
+/// Whether the epilogue of attention kernels may add the addend (kernels/common/addend_epilogue.cuh). These kernels
+/// then write all rows of the result: it has no rows that clear_gaps fills, and no keys overlap.
+inline bool epilogue_may_add(const Problem& problem) {
+  return has_addend(problem) && !locates_queries(problem) &&
+         (problem.direction == Direction::forward || !problem.has_key_gaps);
+}
+
+/// The last launch of a call with an addend.
+inline Launch add_rows(const Call& call) {
   const bool is_forward = call.problem.direction == Direction::forward;
-  if (!call.problem.add_query || (!is_forward && !call.problem.wanted.query)) return std::nullopt;
   const AddRows kernel{rounded_rows_for(call, call.problem.head_dim)};
   const int64_t ctas = ctas_of_rounded_rows(call, call.problem.rows_q * call.problem.heads_q, call.problem.head_dim);
   return Launch::of(kernel, ctas, [is_forward](const BoundCall& bound) {

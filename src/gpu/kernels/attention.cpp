@@ -7,6 +7,22 @@
 #include "gpu/tile_lists.h"
 
 namespace gdpa::gpu {
+namespace {
+
+struct EpilogueName {
+  std::string_view type, header, in_description;
+};
+
+const EpilogueName& name_of(Epilogue epilogue) {
+  static constexpr EpilogueName names[] = {
+      {"gdpa::ScaleEpilogue", "common/scale_epilogue.cuh", ""},
+      {"gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh", " scaled rows"},
+      {"gdpa::AddendEpilogue", "common/addend_epilogue.cuh", " with addend"},
+  };
+  return names[static_cast<std::size_t>(epilogue)];
+}
+
+}  // namespace
 
 AttentionKernel attention_kernel_for(const Call& call) {
   const Problem& problem = call.problem;
@@ -16,7 +32,7 @@ AttentionKernel attention_kernel_for(const Call& call) {
   kernel.head_dim_v = static_cast<int>(problem.head_dim_v);
   kernel.aligned = call.aligned;
   kernel.has_output_offsets = problem.has_output_offsets;
-  kernel.has_row_scale = problem.out_scale == OutScale::Kind::per_row;
+  if (problem.out_scale == OutScale::Kind::per_row) kernel.epilogue = Epilogue::row_scale;
   return kernel;
 }
 
@@ -31,11 +47,8 @@ void write_attention(const AttentionKernel& kernel, const Expressions& expressio
   config.type("Element", fmt::format("gdpa::{}", in_source(kernel.element)));
   config.flag("aligned", kernel.aligned);
   write_mask(kernel, expressions, config);
-  if (kernel.has_row_scale) {
-    config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
-  } else {
-    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
-  }
+  const EpilogueName& epilogue = name_of(kernel.epilogue);
+  config.type_of_header("Epilogue", epilogue.type, epilogue.header);
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);
@@ -67,7 +80,7 @@ std::string function_source(const AttentionKernel& kernel, const FunctionForm& f
 
 std::string describe(const AttentionKernel& kernel, std::string_view properties, int warps) {
   return fmt::format("{} d={}{}{} d_v={} tile {}x{}, {} warps, {} stages", in_source(kernel.element), kernel.head_dim,
-                     properties, kernel.has_row_scale ? " scaled rows" : "", kernel.head_dim_v, kernel.tile_queries,
+                     properties, name_of(kernel.epilogue).in_description, kernel.head_dim_v, kernel.tile_queries,
                      kernel.tile_keys, warps, kernel.stages);
 }
 

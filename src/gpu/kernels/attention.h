@@ -17,6 +17,9 @@ namespace gdpa::gpu {
 
 struct GpuPlan;
 
+/// Config::Epilogue (kernels/common/*_epilogue.cuh), in the order of name_of() in attention.cpp.
+enum class Epilogue : std::uint8_t { scale, row_scale, addend };
+
 struct AttentionKernel : MaskForm {
   GpuElement element = GpuElement::bfloat16;
   int head_dim = 0;
@@ -27,7 +30,7 @@ struct AttentionKernel : MaskForm {
   int stages = 0;
   bool aligned = false;
   bool has_output_offsets = false;  ///< O and dO have rows of their own
-  bool has_row_scale = false;       ///< out_scale has one number for each query
+  Epilogue epilogue = Epilogue::scale;
 
   static constexpr bool reads_function = true, reads_mask = true;
   auto operator<=>(const AttentionKernel&) const = default;

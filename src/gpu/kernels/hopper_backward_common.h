@@ -49,6 +49,10 @@ inline hopper::BackwardArguments backward_arguments(const BoundCall& call, const
   arguments.grad_output = map(&Params::grad_output, tiles.tile_queries);
   arguments.grad_query =
       map(&Params::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim));
+  if (tiles.epilogue == Epilogue::addend) {
+    arguments.addend = map(&Params::grad_output, hopper::warpgroup_rows,
+                           hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim));
+  }
   arguments.grad_key = map(&Params::grad_key, hopper::warpgroup_rows);
   arguments.grad_value = map(&Params::grad_value, hopper::warpgroup_rows);
   arguments.slots_taken = call.at<unsigned>(plan.slot_counter);

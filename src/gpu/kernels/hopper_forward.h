@@ -40,10 +40,10 @@ struct HopperForward : AttentionKernel, FunctionForm {
   }
 
   /// Whether the kernel can multiply Q in place of each score: in registers, and in bfloat16, because fp16 would lose
-  /// small elements of Q altogether.
+  /// small elements of Q altogether. Q as an addend stays as it is.
   bool may_multiply_query(const activation::Function& function) const {
     return query_in_registers && element == GpuElement::bfloat16 && accuracy == Accuracy::fast &&
-           has_registers_for_factor(function);
+           epilogue != Epilogue::addend && has_registers_for_factor(function);
   }
 
   SourceParts source(const Expressions& expressions) const {

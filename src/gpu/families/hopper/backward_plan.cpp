@@ -8,6 +8,7 @@
 #include "common/window_mask.cuh"
 #include "gpu/families/hopper/plans.h"
 #include "gpu/families/hopper/reads.h"
+#include "gpu/kernels/add_rows.h"
 #include "gpu/kernels/hopper_backward.h"
 #include "gpu/kernels/hopper_wide_backward.h"
 #include "gpu/kernels/key_schedule.h"
@@ -354,6 +355,10 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   kernel.has_dq_semaphores = has_writers;
   kernel.scales_entries = problem.has_batch_map && !has_one_scale(problem);
 
+  const bool rounds_grad_query = accumulates && !has_writers;
+  plan.attention_adds = epilogue_may_add(problem) && !rounds_grad_query;
+  if (plan.attention_adds) kernel.epilogue = Epilogue::addend;
+
   plan.deterministic = has_writers ? kernel.ordered || adds_in_one_order(problem, gpu) : !accumulates;
   plan.reason = reason_of_backward(call, accumulates);
   if (kernel.keys_shared) plan.splits = splits_of_queries(call, kernel.tile_keys);
@@ -392,7 +397,6 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   }
   if (kernel.keys_shared) plan.reserve_key_partials(call);
 
-  const bool rounds_grad_query = accumulates && !has_writers;
   const int64_t ctas_of_slots = divide_up(std::max(slots, query_tiles), slots_of_a_cta);
   const int64_t ctas_of_schedule =
       rounds_grad_query ? std::max(ctas_of_slots, ctas_of_accumulators(query_tiles, gpu)) : ctas_of_slots;

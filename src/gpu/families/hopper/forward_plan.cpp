@@ -9,6 +9,7 @@
 #include "expression/lookup.h"
 #include "gpu/families/hopper/plans.h"
 #include "gpu/families/hopper/reads.h"
+#include "gpu/kernels/add_rows.h"
 #include "gpu/kernels/hopper_forward.h"
 
 namespace gdpa::gpu {
@@ -227,6 +228,8 @@ void add_hopper_forward(const Call& call, GpuPlan& plan) {
   const Problem& problem = call.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   HopperForward kernel{attention_kernel_for(call), function_form_for(call)};
+  plan.attention_adds = epilogue_may_add(problem);
+  if (plan.attention_adds) kernel.epilogue = Epilogue::addend;
   const std::optional<double> factor = factor_of_scale(call);
   // fp16 ends at 65504, which scores of head dim 128 reach.
   if (factor && kernel.element != GpuElement::float16) {
