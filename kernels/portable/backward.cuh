@@ -20,8 +20,8 @@
 //
 // Where the batch shares K and V, it is cut into splits. A CTA iterates over one split and writes an fp32 partial
 // result. reduce.cuh adds the partial results in order. With a batch map, a CTA iterates over all batch entries that
-// have its keys (common/mapped_layout.cuh), so that their sum stays in registers. If sequences of keys overlap, a CTA
-// has rows of the operand instead, and iterates over all entries with a key among them (common/rows_layout.cuh).
+// have its keys (MappedLayout), so that their sum stays in registers. If sequences of keys overlap, a CTA
+// has rows of the operand instead, and iterates over all entries with a key among them (RowsLayout).
 //
 // Launch: grid as in schedule.cuh, keys own the work; block backward_threads<Config>; dynamic shared memory
 //         backward_shared_bytes<Config>. Workspace: grad_query_accumulator where reduce_grad_query, cleared before; the
@@ -30,35 +30,56 @@
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
 //     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
-//     using Layout;                             packed_layout.cuh, mapped_layout.cuh or rows_layout.cuh
+//     using Layout;                             PackedLayout, MappedLayout or RowsLayout of packed_layout.cuh
 //     using Epilogue;                           scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
-//     bool reduce_grad_query, keys_shared;      reduce_grad_query must be false with rows_layout.cuh: rows of other
+//     bool reduce_grad_query, keys_shared;      reduce_grad_query must be false with RowsLayout: rows of other
 //                                               entries are in the tile of K
 //     bool computes_grad_key, computes_grad_value;   false: the products that only this gradient needs are left out
 //
-// backward_tiles.cuh lays out the tiles, query_tile_iterator.cuh visits the tiles of queries, backward_scores.cuh
-// computes P and dS, and backward_stores.cuh stores the gradients.
+// backward_tiles.cuh lays out the tiles, query_tile_iterator.cuh visits the tiles of queries, and backward_scores.cuh
+// computes P and dS.
 #pragma once
 
-#include "common/tile.cuh"
+#include "common/score_scale.cuh"
 #include "portable/backward_scores.cuh"
-#include "portable/backward_stores.cuh"
 #include "portable/backward_tiles.cuh"
+#include "portable/operand_rows.cuh"
 #include "portable/query_tile_iterator.cuh"
 #include "portable/schedule.cuh"
 
 namespace gdpa::portable {
 
+/// dQ += factor * dS K for one tile of queries: atomic additions to the fp32 accumulator in global memory.
+template <class Config>
+__device__ void reduce_grad_query(const CommonArguments& arguments, const Work& work, const QueryTileCoord& at,
+                                  typename BackwardTiles<Config>::Scores ds,
+                                  typename BackwardTiles<Config>::QueryOrKey key, float factor) {
+  using Tiles = BackwardTiles<Config>;
+  const int warp = warp_index();
+  const int row = warp / Tiles::dq_column_warps * Tiles::dq_row_tiles * 16;
+  const int column = warp % Tiles::dq_column_warps * Tiles::dq_columns;
+  if (warp >= Tiles::dq_row_warps * Tiles::dq_column_warps || column >= Tiles::columns) return;
+  Accumulator<Tiles::dq_row_tiles, Tiles::dq_columns> accumulator;
+  multiply_columns<Config::tile_keys>(accumulator, ds.from(0, row), key.from(0, column));
+  const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
+  const Operand& target = arguments.grad_query_accumulator;
+  auto* to = static_cast<float*>(target.data) +
+             Config::Layout::offset_of(target, queries, at.b, at.query + row, at.head) + column;
+  const int rows_left = queries.count - at.query - row;
+  visit_accumulator(accumulator, factor, [&](int r, int c, const float(&values)[4]) {
+    if (r < rows_left && column + c < padded_columns(Config::head_dim))
+      reduce_add(to + r * target.row_stride + c, values);
+  });
+}
+
 /// Computes dK and dV of one tile of keys, and adds its part of dQ.
 template <class Config>
 __device__ void backward_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
   using Tiles = BackwardTiles<Config>;
-  using Element = typename Config::Element;
-  using Storage = typename Element::Storage;
   using KeyTile = typename Tiles::QueryOrKey;
   using ValueTile = typename Tiles::Value;
   using ScoresTile = typename Tiles::Scores;
@@ -79,34 +100,17 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     if (threadIdx.x == 0) coords[stage] = at.coord();
     if (at.head >= 0) {
       const int64_t b = at.entry();
-      const Rows queries = queries_of_entry<Config>(arguments, work, b);
-      const int query = at.query();
-      load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
-          query_tile(stage),
-          static_cast<const Storage*>(params.query.data) +
-              Config::Layout::offset_of(params.query, queries, b, query, at.head),
-          params.query.row_stride, queries.count - query);
-      load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
-          grad_output_tile(stage),
-          static_cast<const Storage*>(params.grad_output.data) +
-              Config::Layout::offset_of(params.grad_output, Config::Layout::output_rows(params, queries, b), b, query,
-                                        at.head),
-          params.grad_output.row_stride, queries.count - query);
+      load_queries<Config, Tiles::threads>(query_tile(stage), grad_output_tile(stage), params,
+                                           queries_of_entry<Config>(arguments, work, b), b, at.query(), at.head);
     }
     commit_copies();
   };
 
-  load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
-      key_tile,
-      static_cast<const Storage*>(params.key.data) +
-          Config::Layout::offset_of(params.key, work.keys, work.entry, work.tile * Config::tile_keys, work.head),
-      params.key.row_stride, work.keys.count - work.tile * Config::tile_keys);
+  load_operand<Config, Tiles::threads, Config::tile_keys, Config::head_dim>(key_tile, params.key, work.keys, work.entry,
+                                                                            work.tile * Config::tile_keys, work.head);
   if constexpr (Tiles::computes_ds) {
-    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-        value_tile,
-        static_cast<const Storage*>(params.value.data) +
-            Config::Layout::offset_of(params.value, work.keys, work.entry, work.tile * Config::tile_keys, work.head),
-        params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
+    load_operand<Config, Tiles::threads, Config::tile_keys, Config::head_dim_v>(
+        value_tile, params.value, work.keys, work.entry, work.tile * Config::tile_keys, work.head);
   }
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
   const int column_warp = warp_index() % Config::column_warps;
@@ -182,12 +186,14 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   __syncthreads();  // no warp reads K or V any more, and their copies are complete: dK and dV are staged there
 
   if constexpr (Config::computes_grad_key) {
-    store_gradient<Config, Config::head_dim>(grad_key, factor * scale(), key_tile, params.grad_key,
-                                             arguments.grad_key_accumulator, work, warp_key, column);
+    store_gradient<Config, Tiles::threads, Config::tile_keys, Config::head_dim, Config::keys_shared>(
+        grad_key, factor * scale(), key_tile, params.grad_key, arguments.grad_key_accumulator, work, work.keys,
+        warp_key, column);
   }
   if constexpr (Config::computes_grad_value) {
-    store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
-                                               arguments.grad_value_accumulator, work, warp_key, column_v);
+    store_gradient<Config, Tiles::threads, Config::tile_keys, Config::head_dim_v, Config::keys_shared>(
+        grad_value, factor, value_tile, params.grad_value, arguments.grad_value_accumulator, work, work.keys, warp_key,
+        column_v);
   }
 }
 

@@ -27,10 +27,10 @@
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
-#include "common/fragment_columns.cuh"
-#include "common/fragment_inputs.cuh"
 #include "portable/key_stream.cuh"
+#include "portable/operand_rows.cuh"
 #include "portable/schedule.cuh"
+#include "portable/scores.cuh"
 
 namespace gdpa::portable {
 
@@ -40,8 +40,6 @@ struct ForwardTiles {
   using QueryTile = typename Stream::KeyTile;
   using OutputTile = typename Stream::ValueTile;
   static constexpr int threads = Stream::threads;
-  static constexpr int warp_rows = Config::tile_queries / Config::warps;
-  static constexpr int row_tiles = warp_rows / 16;
   /// Q, and after the main loop O.
   static constexpr int query_bytes =
       Config::tile_queries * (QueryTile::pitch > OutputTile::pitch ? QueryTile::pitch : OutputTile::pitch);
@@ -53,53 +51,32 @@ constexpr int forward_threads = ForwardTiles<Config>::threads;
 template <class Config>
 constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
 
-/// O += f(scale * Q K^T) V for one tile of keys. With is_partial, P is 0 where the mask excludes the pair. P is
-/// computed one step of the second product at a time, so that the tensor cores and the arithmetic of the function
-/// overlap.
+/// O += f(scale * Q K^T) V for one tile of keys. With is_partial, P is 0 where the mask excludes the pair.
 template <class Config, bool is_partial, int row_tiles, int columns_v, class KeyTile, class ValueTile>
 __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value,
                        float scale, const Params& params, const SequencePair& pair, int first_query, int first_key) {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
-  using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
-  constexpr int groups = Config::tile_keys / 8;
-  using Valid = RowScores<typename Config::Mask, groups>;
-  Valid valid[row_tiles] = {};
-  if constexpr (is_partial) {
-    const auto mask = Config::Mask::of(params, pair);
-    for (int r = 0; r < row_tiles; ++r) {
-      valid[r] = mask.template rows<Valid>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
-    }
-  }
-  const auto of_pair = Config::Inputs::of(params, pair);
-  const auto activation = Activation::of(params, pair.head);
-  FragmentInputs<typename Config::Inputs, FragmentRows::queries> inputs[row_tiles];
-  for (int r = 0; r < row_tiles; ++r) {
-    inputs[r] = {of_pair, first_query + Scores::row(r, 0), first_key + Scores::column(0, 0)};
-  }
-  Scores scores;
+  WarpScores<Config, FragmentRows::queries, is_partial, row_tiles, Config::tile_keys> of_warp(params, pair, first_query,
+                                                                                              first_key);
+  Accumulator<row_tiles, Config::tile_keys> scores;
   multiply_rows(scores, query, key);
   __syncwarp();  // without it the compiler loads V too early where f is short, and spills
 #pragma unroll
   for (int step = 0; step < Config::tile_keys / depth; ++step) {
     Fragments<Element, row_tiles, depth> p;
+    of_warp.template visit<depth>(step, [&](int r, int n, int column_tile) {
+      float values[4];
 #pragma unroll
-    for (int r = 0; r < row_tiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < depth / 8; ++n) {
-        const int column_tile = step * (depth / 8) + n;
-        float values[4];
-        inputs[r].enter(column_tile);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float score = scores.at[r][column_tile].part[i];
-          values[i] = activation.value(Activation::scales_scores ? score * scale : score, inputs[r].at(i));
-          if (is_partial && !valid[r].holds(i / 2, column_tile * 8 + i % 2)) values[i] = 0.0f;
-        }
-        p.template set<Activation::clamps_at_zero>(r, n, values);
+      for (int i = 0; i < 4; ++i) {
+        const float score = scores.at[r][column_tile].part[i];
+        values[i] =
+            of_warp.activation.value(Activation::scales_scores ? score * scale : score, of_warp.inputs[r].at(i));
+        if (of_warp.is_masked(r, column_tile, i)) values[i] = 0.0f;
       }
-    }
+      p.template set<Activation::clamps_at_zero>(r, n, values);
+    });
     multiply_fragments(output, p, value.from_row(step * depth));
   }
 }
@@ -109,14 +86,12 @@ template <class Config, class Output>
 __device__ void store_output(const CommonArguments& arguments, const Work& work, const Output& output,
                              unsigned shared) {
   using Tiles = ForwardTiles<Config>;
-  using Storage = typename Config::Element::Storage;
-  const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
   const float factor = Config::Activation::value_factor_of(arguments.params, work.head) * arguments.output_factor *
                        Config::Epilogue::scale_of(arguments, pair_of(arguments.params, work));
-  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
-  const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
+  const int warp_row = Tiles::Stream::warp_row();
+  const int warp_column = Tiles::Stream::column_warp() * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(arguments.params, work), factor);
   stage_accumulator(output, staging.from(warp_row, warp_column), [&](int row) {
     return [of_query = epilogue.row(first_query + warp_row + row), warp_column](float sum, int column) {
@@ -124,19 +99,14 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
     };
   });
   __syncthreads();
-  store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
-      staging,
-      static_cast<Storage*>(target.data) +
-          Config::Layout::offset_of(target,
-                                    Config::Layout::output_rows(arguments.params, work.queries, work.batch_begin),
-                                    work.batch_begin, first_query, work.head),
-      target.row_stride, work.queries.count - first_query);
+  store_operand<Config, Tiles::threads, Config::tile_queries, Config::head_dim_v>(
+      staging, arguments.params.output, Config::Layout::output_rows(arguments.params, work.queries, work.batch_begin),
+      work.batch_begin, first_query, work.head);
 }
 
 template <class Config>
 __device__ void forward_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
   using Tiles = ForwardTiles<Config>;
-  constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
   // `work` is in shared memory. Values that are read from it again for each tile of keys occupy no registers in
   // between.
@@ -147,17 +117,14 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
       params, work.batch_begin, work.key_head, work.keys, shared + Tiles::query_bytes,
       Config::Mask::of(params, pair()).key_tiles(first_query(), Config::tile_queries, Config::tile_keys));
 
-  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
-      query_tile,
-      static_cast<const typename Config::Element::Storage*>(params.query.data) +
-          Config::Layout::offset_of(params.query, work.queries, work.batch_begin, first_query(), work.head),
-      params.query.row_stride, work.queries.count - first_query());
+  load_operand<Config, Tiles::threads, Config::tile_queries, Config::head_dim>(
+      query_tile, params.query, work.queries, work.batch_begin, first_query(), work.head);
   stream.start();
 
-  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
-  const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
+  const int warp_row = Tiles::Stream::warp_row();
+  const int column = Tiles::Stream::column_warp() * Tiles::Stream::warp_columns_v;
   const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
-  Accumulator<row_tiles, Tiles::Stream::warp_columns_v> output;
+  Accumulator<Tiles::Stream::row_tiles, Tiles::Stream::warp_columns_v> output;
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);
     if (first_query() + warp_row >= work.queries.count) continue;

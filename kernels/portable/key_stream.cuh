@@ -7,13 +7,14 @@
 
 namespace gdpa::portable {
 
-/// Buffers for `stages` tiles of keys and values. Config: Element, Mask, head_dim, head_dim_v, tile_keys, warps,
-/// column_warps, stages, aligned. A position counts the key tiles in the list.
+/// Buffers for `stages` tiles of keys and values, and the rows and columns of a warp of the CTA. A position counts the
+/// key tiles in the list.
 template <class Config>
 struct KeyStream {
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
   static constexpr int threads = Config::warps * Config::column_warps * 32;
+  static constexpr int row_tiles = Config::tile_queries / Config::warps / 16;
   static constexpr int warp_columns = columns_of_warp(Config::head_dim, Config::column_warps);
   static constexpr int warp_columns_v = columns_of_warp(Config::head_dim_v, Config::column_warps);
   using KeyTile = SharedTile<Element, warp_columns * Config::column_warps>;
@@ -22,6 +23,10 @@ struct KeyStream {
   static constexpr int stage_bytes = key_bytes + ValueTile::bytes(Config::tile_keys);
   static constexpr int bytes = Config::stages * stage_bytes;
   static constexpr int ahead = Config::stages - 1;  ///< tiles copied before they are needed
+
+  /// The first of the 16 * row_tiles rows of the warp, and its number among the warps that split the columns.
+  __device__ static int warp_row() { return warp_index() / Config::column_warps * (row_tiles * 16); }
+  __device__ static int column_warp() { return warp_index() % Config::column_warps; }
 
   // References into shared memory: the values are read when a copy starts, and occupy no registers in between.
   const Params& params;
