@@ -36,19 +36,24 @@ struct SharedTile {
 
 // --- global to shared ------------------------------------------------------------------------------------------------
 
-/// Sixteen bytes of elements that may lie at any address.
-template <class Storage>
-__device__ uint4 gather_chunk(const Storage* source) {
+/// Sixteen bytes of elements. Without `aligned`, they may lie at any address.
+template <bool aligned, class Storage>
+__device__ uint4 load_chunk(const Storage* source) {
+  if constexpr (aligned) return *reinterpret_cast<const uint4*>(source);
   uint4 chunk;
   auto* elements = reinterpret_cast<Storage*>(&chunk);
   for (int i = 0; i < 16 / static_cast<int>(sizeof(Storage)); ++i) elements[i] = source[i];
   return chunk;
 }
 
-template <class Storage>
-__device__ void scatter_chunk(Storage* destination, const uint4& chunk) {
-  const auto* elements = reinterpret_cast<const Storage*>(&chunk);
-  for (int i = 0; i < 16 / static_cast<int>(sizeof(Storage)); ++i) destination[i] = elements[i];
+template <bool aligned, class Storage>
+__device__ void store_chunk(Storage* destination, const uint4& chunk) {
+  if constexpr (aligned) {
+    *reinterpret_cast<uint4*>(destination) = chunk;
+  } else {
+    const auto* elements = reinterpret_cast<const Storage*>(&chunk);
+    for (int i = 0; i < 16 / static_cast<int>(sizeof(Storage)); ++i) destination[i] = elements[i];
+  }
 }
 
 /// The numbers of one chunk, rounded.
@@ -87,7 +92,8 @@ __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* sour
     if constexpr (aligned) {
       copy_async(to + static_cast<unsigned>(row * Tile::pitch), from, valid);
     } else {
-      store_shared_chunk(to + static_cast<unsigned>(row * Tile::pitch), valid ? gather_chunk(from) : uint4{0, 0, 0, 0});
+      store_shared_chunk(to + static_cast<unsigned>(row * Tile::pitch),
+                         valid ? load_chunk<false>(from) : uint4{0, 0, 0, 0});
     }
     from += step * row_stride;
   }
@@ -333,13 +339,7 @@ __device__ void store_rows(Tile tile, typename Tile::Element::Storage* destinati
     const int row = index / row_chunks;
     const int column = index % row_chunks * elements;
     if (row >= valid_rows) break;
-    auto* to = destination + row * row_stride + column;
-    const uint4 chunk = load_shared_chunk(tile.address(row, column));
-    if constexpr (aligned) {
-      *reinterpret_cast<uint4*>(to) = chunk;
-    } else {
-      scatter_chunk(to, chunk);
-    }
+    store_chunk<aligned>(destination + row * row_stride + column, load_shared_chunk(tile.address(row, column)));
   }
 }
 

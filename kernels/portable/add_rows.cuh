@@ -35,24 +35,15 @@ __device__ void add_rows(const AddRowsArguments& arguments) {
         return static_cast<Storage*>(operand.data) + operand.offset(Sequences{}, b, row_of_entry, i / chunks_of_head) +
                i % chunks_of_head * chunk;
       };
-      const auto load = [](const Storage* from) {
-        if constexpr (Config::aligned) return *reinterpret_cast<const uint4*>(from);
-        return gather_chunk(from);
-      };
       Storage* const to = at(arguments.result);
-      const uint4 numbers = load(to), added = load(at(arguments.addend));
+      const uint4 numbers = load_chunk<Config::aligned>(to), added = load_chunk<Config::aligned>(at(arguments.addend));
       float sums[chunk];
 #pragma unroll
       for (int k = 0; k < chunk; ++k) {
         sums[k] = Element::number(reinterpret_cast<const Storage*>(&numbers)[k]) +
                   Element::number(reinterpret_cast<const Storage*>(&added)[k]);
       }
-      const uint4 rounded = round_chunk<Element>(sums);
-      if constexpr (Config::aligned) {
-        *reinterpret_cast<uint4*>(to) = rounded;
-      } else {
-        scatter_chunk(to, rounded);
-      }
+      store_chunk<Config::aligned>(to, round_chunk<Element>(sums));
     }
   }
 }

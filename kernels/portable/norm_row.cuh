@@ -65,13 +65,7 @@ struct NormRow {
       Chunks loaded;
 #pragma unroll
       for (int i = 0; i < chunks; ++i) {
-        if (!exists || !has(i)) {
-          loaded.at[i] = uint4{0, 0, 0, 0};
-        } else if constexpr (Config::aligned) {
-          loaded.at[i] = *reinterpret_cast<const uint4*>(at[i]);
-        } else {
-          loaded.at[i] = gather_chunk(at[i]);
-        }
+        loaded.at[i] = exists && has(i) ? load_chunk<Config::aligned>(at[i]) : uint4{0, 0, 0, 0};
       }
       advance();
       return loaded;
@@ -79,13 +73,7 @@ struct NormRow {
 
     /// Stores one chunk of the row, from its values.
     __device__ void store(int i, const float* values) const {
-      if (!has(i)) return;
-      const uint4 rounded = round_chunk<Element>(values);
-      if constexpr (Config::aligned) {
-        *reinterpret_cast<uint4*>(at[i]) = rounded;
-      } else {
-        scatter_chunk(at[i], rounded);
-      }
+      if (has(i)) store_chunk<Config::aligned>(at[i], round_chunk<Element>(values));
     }
 
    private:

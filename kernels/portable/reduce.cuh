@@ -48,12 +48,7 @@ __device__ void reduce(const ReduceArguments& arguments) {
 #pragma unroll
     for (int first = 0; first < column_group; first += chunk) {
       if (group * column_group + first >= Config::columns) break;
-      const uint4 rounded = round_chunk<Element>(sum + first);
-      if constexpr (Config::aligned) {
-        *reinterpret_cast<uint4*>(to + first) = rounded;
-      } else {
-        scatter_chunk(to + first, rounded);
-      }
+      store_chunk<Config::aligned>(to + first, round_chunk<Element>(sum + first));
     }
   }
 }
