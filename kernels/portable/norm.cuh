@@ -31,30 +31,6 @@ struct NormInputs {
   typename NormRow<Config>::Chunks x, gate, residual;
 };
 
-/// Loads the operands of the rows of a thread, row after row.
-template <class Config>
-class NormReader {
- public:
-  __device__ NormReader(const NormArguments& arguments, int64_t row, int64_t step)
-      : x(arguments.x, row, step),
-        gate(arguments.gate, row, step),
-        residual(arguments.residual, row, step),
-        rows(arguments.rows) {}
-
-  __device__ NormInputs<Config> next(int64_t row) {
-    const bool exists = row < rows;
-    NormInputs<Config> inputs;
-    inputs.x = x.next(exists);
-    if constexpr (Config::has_gate) inputs.gate = gate.next(exists);
-    if constexpr (Config::has_residual) inputs.residual = residual.next(exists);
-    return inputs;
-  }
-
- private:
-  typename NormRow<Config>::Cursor x, gate, residual;
-  int64_t rows;
-};
-
 template <class Config>
 __device__ void norm(const NormArguments& arguments) {
   using Row = NormRow<Config>;
@@ -64,14 +40,23 @@ __device__ void norm(const NormArguments& arguments) {
   if constexpr (Config::has_bias) Row::load_weights(arguments.bias, bias);
   const int64_t step = int64_t{gridDim.x} * Row::rows;
   int64_t first = int64_t{blockIdx.x} * Row::rows;  // of the rows of the CTA
-  NormReader<Config> reader(arguments, first + Row::slot(), step);
-  typename Row::Cursor y(arguments.y, first + Row::slot(), step);
-  NormInputs<Config> inputs = reader.next(first + Row::slot());
+  const int64_t first_row = first + Row::slot();    // of the thread
+  typename Row::Cursor x_rows(arguments.x, first_row, step), gate_rows(arguments.gate, first_row, step),
+      residual_rows(arguments.residual, first_row, step), y(arguments.y, first_row, step);
+  const auto load = [&](int64_t row) {
+    const bool exists = row < arguments.rows;
+    NormInputs<Config> loaded;
+    loaded.x = x_rows.next(exists);
+    if constexpr (Config::has_gate) loaded.gate = gate_rows.next(exists);
+    if constexpr (Config::has_residual) loaded.residual = residual_rows.next(exists);
+    return loaded;
+  };
+  NormInputs<Config> inputs = load(first_row);
 #pragma unroll 1
   for (; first < arguments.rows; first += step, y.advance()) {
     const int64_t row = first + Row::slot();
     const NormInputs<Config> now = inputs;
-    inputs = reader.next(row + step);
+    inputs = load(row + step);
     float x[elements];
     Row::unpack(now.x, x);
     float mean[1] = {0.0f};

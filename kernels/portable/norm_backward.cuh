@@ -31,33 +31,6 @@ struct NormBackwardInputs {
   RowStatistics statistics;
 };
 
-/// Loads the operands of the rows of a thread, row after row.
-template <class Config>
-class NormBackwardReader {
- public:
-  __device__ NormBackwardReader(const NormBackwardArguments& arguments, int64_t row, int64_t step)
-      : x(arguments.x, row, step),
-        gate(arguments.gate, row, step),
-        grad_y(arguments.grad_y, row, step),
-        statistics(arguments.statistics),
-        rows(arguments.rows) {}
-
-  __device__ NormBackwardInputs<Config> next(int64_t row) {
-    const bool exists = row < rows;
-    NormBackwardInputs<Config> inputs;
-    inputs.x = x.next(exists);
-    inputs.grad_y = grad_y.next(exists);
-    if constexpr (Config::has_gate) inputs.gate = gate.next(exists);
-    inputs.statistics = exists ? statistics[row] : RowStatistics{0.0f, 0.0f};
-    return inputs;
-  }
-
- private:
-  typename NormRow<Config>::Cursor x, gate, grad_y;
-  const RowStatistics* statistics;
-  int64_t rows;
-};
-
 /// Adds the sums of the threads with the same columns, and writes them as the CTA's partial result.
 template <class Config>
 __device__ void store_partial_sums(const float (&sums)[NormRow<Config>::elements], float* partial) {
@@ -92,15 +65,25 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
   float grad_weight[elements] = {}, grad_bias[elements] = {};
   const int64_t step = int64_t{gridDim.x} * Row::rows;
   int64_t first = int64_t{blockIdx.x} * Row::rows;  // of the rows of the CTA
-  NormBackwardReader<Config> reader(arguments, first + Row::slot(), step);
-  typename Row::Cursor grad_x(arguments.grad_x, first + Row::slot(), step);
-  typename Row::Cursor grad_gate(arguments.grad_gate, first + Row::slot(), step);
-  NormBackwardInputs<Config> inputs = reader.next(first + Row::slot());
+  const int64_t first_row = first + Row::slot();    // of the thread
+  typename Row::Cursor x_rows(arguments.x, first_row, step), gate_rows(arguments.gate, first_row, step),
+      grad_rows(arguments.grad_y, first_row, step), grad_x(arguments.grad_x, first_row, step),
+      grad_gate(arguments.grad_gate, first_row, step);
+  const auto load = [&](int64_t row) {
+    const bool exists = row < arguments.rows;
+    NormBackwardInputs<Config> loaded;
+    loaded.x = x_rows.next(exists);
+    loaded.grad_y = grad_rows.next(exists);
+    if constexpr (Config::has_gate) loaded.gate = gate_rows.next(exists);
+    loaded.statistics = exists ? arguments.statistics[row] : RowStatistics{0.0f, 0.0f};
+    return loaded;
+  };
+  NormBackwardInputs<Config> inputs = load(first_row);
 #pragma unroll 1
   for (; first < arguments.rows; first += step) {
     const int64_t row = first + Row::slot();
     const NormBackwardInputs<Config> now = inputs;
-    inputs = reader.next(row + step);
+    inputs = load(row + step);
     const bool exists = row < arguments.rows;
     const float mean = now.statistics.mean, rstd = now.statistics.rstd;
     float x[elements], grad[elements], gate[elements];
