@@ -7,12 +7,11 @@
 #pragma once
 
 #include "common/bounds.cuh"
+#include "common/lanes.cuh"
 #include "common/work.cuh"
 #include "portable/arguments.cuh"
 
 namespace gdpa::portable {
-
-__device__ inline int lane_of_list() { return static_cast<int>(threadIdx.x % 32); }
 
 /// The tiles of a batch entry.
 struct TileCounts {
@@ -113,7 +112,7 @@ __device__ TileScores evaluate_tile(const Params& params, const ListedTile& tile
       // From both ends: neighbouring queries are often alike.
       const int query = i % 2 == 0 ? tile.first_query + i / 2 : tile.end_query - 1 - i / 2;
       for (int first = tile.first_key; first < tile.end_key; first += 32) {
-        const int key = first + lane_of_list();
+        const int key = first + lane_index();
         const bool exists = key < tile.end_key;
         const bool is_valid = exists && condition.holds(query, key);
         scores.have_valid |= __ballot_sync(0xffffffffu, is_valid) != 0;
@@ -131,21 +130,17 @@ template <class Config>
 __device__ void list_keys_of_tile(const Params& params, const TileLists& lists, const Work& work) {
   const int64_t b = work.batch_begin;
   const ListedEntry entry = lists.entries[b];
-  const int lane = lane_of_list();
+  const int lane = lane_index();
   const TileCounts counts = TileCounts::of(lists, work.queries.count, work.keys.count);
   const int first_query = work.tile * lists.tile_queries;
   const int first_head = work.head * lists.heads_of_list;
   const auto tile_at = [&](int key_tile) {
     const int first_key = key_tile * lists.tile_keys;
-    return ListedTile{b,
-                      work.queries.count,
-                      work.keys.count,
-                      first_query,
-                      min(first_query + lists.tile_queries, work.queries.count),
-                      first_key,
-                      min(first_key + lists.tile_keys, work.keys.count),
-                      first_head,
-                      first_head + lists.heads_of_list};
+    const int end_query = min(first_query + lists.tile_queries, work.queries.count);
+    const int end_key = min(first_key + lists.tile_keys, work.keys.count);
+    return ListedTile{b,           work.queries.count, work.keys.count,
+                      first_query, end_query,          first_key,
+                      end_key,     first_head,         first_head + lists.heads_of_list};
   };
   const auto in_query_list = [&](int key_tile) {
     return lists.query_tiles + lists.query_list(entry, work.head, key_tile, counts.queries, counts.keys) + 1 +
@@ -230,7 +225,7 @@ __device__ void list_query_tiles(const CommonArguments& arguments) {
   const Owner<typename Config::Layout> owner{params.keys, arguments.packed_rows_k, lists.heads, lists.tile_keys,
                                              params.batch};
   for_all_lists(arguments, lists, owner, false, [&](const Work& work) {
-    const int lane = lane_of_list();
+    const int lane = lane_index();
     const TileCounts counts = TileCounts::of(lists, work.queries.count, work.keys.count);
     int* const list = lists.query_tiles + lists.query_list(lists.entries[work.batch_begin], work.head, work.tile,
                                                            counts.queries, counts.keys);
