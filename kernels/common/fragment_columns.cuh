@@ -1,11 +1,84 @@
-// FragmentColumns: the columns of a thread in an accumulator, as the bits of a word. A mask computes a whole row of
-// valid scores with a few operations on such words, and the test of a score is the test of a constant bit, for which
-// the GPU has an instruction that moves seven bits to predicates. The host includes this file too, to test it.
+// The valid scores of a thread in an accumulator, in two forms. FragmentRanges: each row has one range of valid
+// columns, and the test of a score is a subtraction and a comparison. FragmentWords: the columns of a thread are the
+// bits of a word. A mask computes a whole row of valid scores with a few operations on such words, and the test of a
+// score is the test of a constant bit, for which the GPU has an instruction that moves seven bits to predicates. The
+// host includes this file too, to test it.
 #pragma once
 
-#include "common/fragment_ranges.cuh"
+#include "gdpa/integers.h"
 
 namespace gdpa {
+
+/// A half-open range of keys or queries. 32-bit numbers make the test of each score cheap.
+struct ValidRange {
+  int begin;
+  int count;
+
+  GDPA_HOST_DEVICE bool holds(int index) const {
+    return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
+  }
+};
+
+/// The columns from `begin` up to, not including, `end`; none if end <= begin.
+struct ColumnRange {
+  int begin;
+  int end;
+
+  /// The columns of a row, which has `length` columns if it exists.
+  GDPA_HOST_DEVICE static ColumnRange of_row(int row, int rows, int length) { return {0, row < rows ? length : 0}; }
+
+  GDPA_HOST_DEVICE ColumnRange operator&(const ColumnRange& other) const {
+    return {begin > other.begin ? begin : other.begin, end < other.end ? end : other.end};
+  }
+  GDPA_HOST_DEVICE bool holds(int column) const { return column >= begin && column < end; }
+  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const { return {begin - origin, end > begin ? end - begin : 0}; }
+};
+
+/// The valid scores of a thread in 16 rows of an accumulator: two rows, 8 apart.
+struct FragmentRanges {
+  ValidRange rows[2];  ///< counted from the first column of the thread
+
+  /// The scores of two rows in a fragment. `origin` is the first column of the fragment.
+  GDPA_HOST_DEVICE static FragmentRanges of(int origin, const ColumnRange& low, const ColumnRange& high) {
+    return {{low.counted_from(origin), high.counted_from(origin)}};
+  }
+
+  /// Whether a score of row `half` is valid. Index 0 is the first column of the thread.
+  GDPA_HOST_DEVICE bool holds(int half, int index) const { return rows[half].holds(index); }
+
+  /// The valid scores of the rows that are 8 before these rows, where the first row does not exist. The second row may
+  /// not exist either.
+  GDPA_HOST_DEVICE FragmentRanges after_missing_row(bool second_exists) const {
+    return {{{0, 0}, second_exists ? rows[0] : ValidRange{0, 0}}};
+  }
+};
+
+/// A number with which columns are compared, in 32 bits. Larger numbers become the last one.
+struct ColumnBound {
+  static constexpr int most = 0x7fffffff;
+  int column;
+
+  GDPA_HOST_DEVICE ColumnBound(int bound) : column(bound) {}
+  GDPA_HOST_DEVICE ColumnBound(long long bound)
+      : column(static_cast<int>(bound > most    ? most
+                                : bound < -most ? -most
+                                                : bound)) {}
+};
+
+/// The columns that a comparison with a bound selects, as FragmentColumns, for conditions whose valid columns are one
+/// range. A column is at least 0, and below the ends of int.
+struct AllColumns {
+  static constexpr int most = ColumnBound::most;
+
+  GDPA_HOST_DEVICE static ColumnRange below(ColumnBound end) { return {-most, end.column}; }
+  GDPA_HOST_DEVICE static ColumnRange up_to(ColumnBound last) { return {-most, next(last)}; }
+  GDPA_HOST_DEVICE static ColumnRange from(ColumnBound begin) { return {begin.column, most}; }
+  GDPA_HOST_DEVICE static ColumnRange after(ColumnBound last) { return {next(last), most}; }
+  GDPA_HOST_DEVICE static ColumnRange all_if(bool holds) { return {holds ? -most : most, most}; }
+
+ private:
+  GDPA_HOST_DEVICE static int next(ColumnBound bound) { return bound.column < most ? bound.column + 1 : most; }
+};
 
 /// 16 groups of 8 columns, of which a thread has two adjacent columns in each group. Bit n of a word is the column
 /// origin + n / 2 * 8 + n % 2. Columns rise with the bits, so that a comparison of a column with a bound is a word
@@ -16,23 +89,11 @@ struct FragmentColumns {
 
   int origin;
 
-  /// The columns below `end`. Bounds may be any numbers.
-  GDPA_HOST_DEVICE unsigned below(int end) const { return first(distance(end, origin)); }
-  GDPA_HOST_DEVICE unsigned below(long long end) const { return below(narrow(end)); }
-
-  /// The columns up to `last`, inclusive.
-  GDPA_HOST_DEVICE unsigned up_to(int last) const { return first(distance(last, origin - 1)); }
-  GDPA_HOST_DEVICE unsigned up_to(long long last) const { return up_to(narrow(last)); }
-
-  /// The columns from `begin` on, and after `last`.
-  template <class Bound>
-  GDPA_HOST_DEVICE unsigned from(Bound begin) const {
-    return ~below(begin);
-  }
-  template <class Bound>
-  GDPA_HOST_DEVICE unsigned after(Bound last) const {
-    return ~up_to(last);
-  }
+  /// The columns below `end`, up to and with `last`, from `begin` on, and after `last`. Bounds may be any numbers.
+  GDPA_HOST_DEVICE unsigned below(ColumnBound end) const { return first(distance(end.column, origin)); }
+  GDPA_HOST_DEVICE unsigned up_to(ColumnBound last) const { return first(distance(last.column, origin - 1)); }
+  GDPA_HOST_DEVICE unsigned from(ColumnBound begin) const { return ~below(begin); }
+  GDPA_HOST_DEVICE unsigned after(ColumnBound last) const { return ~up_to(last); }
 
   /// The columns of a range.
   GDPA_HOST_DEVICE unsigned in(const ColumnRange& range) const { return from(range.begin) & below(range.end); }
@@ -68,10 +129,6 @@ struct FragmentColumns {
     const int last = end - 1, in_group = (last & 7) + 1;
     const int bits = (last >> 3) * 2 + (in_group < 2 ? in_group : 2);
     return bits < 32 ? (1u << bits) - 1 : ~0u;
-  }
-  GDPA_HOST_DEVICE static int narrow(long long bound) {
-    constexpr long long most = 0x7fffffff;
-    return static_cast<int>(bound > most ? most : bound < -most ? -most : bound);
   }
 };
 

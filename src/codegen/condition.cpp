@@ -46,7 +46,7 @@ class WordsPrinter {
     }
   }
 
-  /// Whether the valid columns of a row are one range, so that the words can be ranges (common/fragment_ranges.cuh).
+  /// Whether the valid columns of a row are one range, so that the words can be ranges (FragmentRanges).
   bool is_range() const {
     return is_solved() && (words_ + word(program_.results[0])).find_first_of("|~") == std::string::npos;
   }

@@ -220,7 +220,7 @@ constexpr int64_t words_of_keys = length_q * origins * 2, words_of_condition = (
 
 std::string kernel_source(const std::vector<BoundCondition>& all) {
   std::string source =
-      "#include \"common/fragment_columns.cuh\"\n#include \"common/fragment_ranges.cuh\"\n"
+      "#include \"common/fragment_columns.cuh\"\n"
       "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n"
       "// The columns of a range as a word.\n"
       "__device__ unsigned word_of(const gdpa::ColumnRange& range, int origin) {\n"
