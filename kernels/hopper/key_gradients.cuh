@@ -2,7 +2,7 @@
 // split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
 #pragma once
 
-#include "common/scale_epilogue.cuh"
+#include "common/epilogues.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"

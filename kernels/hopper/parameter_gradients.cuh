@@ -16,7 +16,7 @@
 //
 // Config: struct with
 //     using Element, Gradients;       BFloat16 or Float16; src/codegen/gradients.h
-//     using Mask, Layout, Epilogue;   window_mask.cuh, packed_layout.cuh, scale_epilogue.cuh
+//     using Mask, Layout, Epilogue;   window_mask.cuh, packed_layout.cuh, epilogues.cuh
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128 or 64; 64 or 32
 //     int stages, query_stages;       stages of K, and of V; of Q and dO

@@ -31,7 +31,7 @@
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
 //     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
 //     using Layout;                             PackedLayout, MappedLayout or RowsLayout of packed_layout.cuh
-//     using Epilogue;                           scale_epilogue.cuh
+//     using Epilogue;                           epilogues.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;

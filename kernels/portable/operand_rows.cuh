@@ -2,7 +2,7 @@
 // from the accumulators of a gradient.
 #pragma once
 
-#include "common/scale_epilogue.cuh"
+#include "common/epilogues.cuh"
 #include "common/tile.cuh"
 #include "common/work.cuh"
 

@@ -22,7 +22,7 @@ inline bool has_addend(const Problem& problem) {
   return problem.add_query && (problem.direction == Direction::forward || problem.wanted.query);
 }
 
-/// Whether the epilogue of attention kernels may add the addend (kernels/common/addend_epilogue.cuh). These kernels
+/// Whether the epilogue of attention kernels may add the addend (kernels/common/epilogues.cuh). These kernels
 /// then write all rows of the result: it has no rows that clear_gaps fills, and no keys overlap.
 inline bool epilogue_may_add(const Problem& problem) {
   return has_addend(problem) && !locates_queries(problem) &&

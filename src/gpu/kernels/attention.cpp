@@ -10,14 +10,14 @@ namespace gdpa::gpu {
 namespace {
 
 struct EpilogueName {
-  std::string_view type, header, in_description;
+  std::string_view type, in_description;
 };
 
 const EpilogueName& name_of(Epilogue epilogue) {
   static constexpr EpilogueName names[] = {
-      {"gdpa::ScaleEpilogue", "common/scale_epilogue.cuh", ""},
-      {"gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh", " scaled rows"},
-      {"gdpa::AddendEpilogue", "common/addend_epilogue.cuh", " with addend"},
+      {"gdpa::ScaleEpilogue", ""},
+      {"gdpa::RowScaleEpilogue", " scaled rows"},
+      {"gdpa::AddendEpilogue", " with addend"},
   };
   return names[static_cast<std::size_t>(epilogue)];
 }
@@ -47,8 +47,7 @@ void write_attention(const AttentionKernel& kernel, const Expressions& expressio
   config.type("Element", fmt::format("gdpa::{}", in_source(kernel.element)));
   config.flag("aligned", kernel.aligned);
   write_mask(kernel, expressions, config);
-  const EpilogueName& epilogue = name_of(kernel.epilogue);
-  config.type_of_header("Epilogue", epilogue.type, epilogue.header);
+  config.type_of_header("Epilogue", name_of(kernel.epilogue).type, "common/epilogues.cuh");
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);

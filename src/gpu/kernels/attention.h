@@ -17,7 +17,7 @@ namespace gdpa::gpu {
 
 struct GpuPlan;
 
-/// Config::Epilogue (kernels/common/*_epilogue.cuh), in the order of name_of() in attention.cpp.
+/// Config::Epilogue (kernels/common/epilogues.cuh), in the order of name_of() in attention.cpp.
 enum class Epilogue : std::uint8_t { scale, row_scale, addend };
 
 struct AttentionKernel : MaskForm {
