@@ -1,5 +1,5 @@
 // TileLists: the arrays with the lists of partner tiles of a mask expression, for the kernels of a call that have tiles
-// of one size. kernels/portable/list_tiles.cuh writes the lists, and kernels/common/listed_tiles.cuh reads them. The
+// of one size. kernels/portable/list_tiles.cuh writes the lists, and kernels/common/expression_mask.cuh reads them. The
 // header includes no standard library, because NVRTC compiles it too.
 #pragma once
 
