@@ -1,6 +1,6 @@
 // Config::Layout for operands that are dense, or jagged with a begin and an end of each sequence; with cumulative
 // lengths, the end of a sequence is the begin of the next one. A layout answers where the rows of a sequence are.
-// docs/kernels/add-a-layout.md lists its members.
+// docs/kernels/add-a-layout.md lists its members. Three other layouts differ in one member.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -10,9 +10,9 @@ namespace gdpa {
 /// The begins and ends come from the device and may be wrong. They are clamped, so that rows are always within the
 /// `packed_rows` rows of the operand.
 struct PackedLayout {
-  /// Whether several batch entries may have the keys of one owner (mapped_layout.cuh).
+  /// Whether several batch entries may have the keys of one owner (MappedLayout).
   static constexpr bool has_batch_map = false;
-  /// Whether the owners of keys are rows of the operand (rows_layout.cuh).
+  /// Whether the owners of keys are rows of the operand (RowsLayout).
   static constexpr bool owns_rows = false;
 
   GDPA_HOST_DEVICE static bool is_jagged(const Sequences& side) { return side.is_jagged(); }
@@ -37,7 +37,7 @@ struct PackedLayout {
     return {begin, static_cast<int>(clamp(end - begin, 0, most_gpu_rows))};
   }
 
-  /// The rows of O and of dO of entry b, which has the rows `queries` of Q (output_offsets.cuh).
+  /// The rows of O and of dO of entry b, which has the rows `queries` of Q (WithOutputOffsets).
   GDPA_HOST_DEVICE static Rows output_rows(const Params& /*params*/, const Rows& queries, int64_t /*b*/) {
     return queries;
   }
@@ -55,6 +55,30 @@ struct PackedLayout {
   GDPA_HOST_DEVICE static int64_t offset_of(const Operand& operand, const Rows& rows, int64_t b, int64_t row,
                                             int64_t h) {
     return operand.offset(Sequences{}, b, rows.begin + row, h);
+  }
+};
+
+/// The layout of the key-major kernels of a call with a batch map. The owners are the sequences of keys, and the
+/// queries of several batch entries attend to the keys of one owner (KeySequences in arguments.cuh). In query-major
+/// kernels, each batch entry has one sequence of keys.
+struct MappedLayout : PackedLayout {
+  static constexpr bool has_batch_map = true;
+};
+
+/// The layout of the key-major kernel of keys whose sequences overlap. The owners are tiles of rows of the operand, not
+/// of sequences. A row may belong to several sequences, whose queries all attend to it, so that the sum of its gradient
+/// stays in registers.
+struct RowsLayout : PackedLayout {
+  static constexpr bool owns_rows = true;
+};
+
+/// The layout of a call with output_offsets: O and dO have rows of their own, which are not the rows of Q. The layout
+/// of the operands is `Operands`.
+template <class Operands>
+struct WithOutputOffsets : Operands {
+  /// portable/locate_sequences.cuh has clamped the first rows.
+  GDPA_HOST_DEVICE static Rows output_rows(const Params& params, const Rows& queries, int64_t b) {
+    return {params.outputs.begins[b], queries.count};
   }
 };
 

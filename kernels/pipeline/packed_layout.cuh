@@ -1,7 +1,6 @@
 // Config::Layout of kernels with TMA, for dense and for packed operands: also the coordinates of rows in tensor maps.
 #pragma once
 
-#include "common/output_offsets.cuh"
 #include "common/packed_layout.cuh"
 #include "pipeline/arguments.cuh"
 
@@ -53,7 +52,7 @@ struct PackedLayout : gdpa::PackedLayout {
   }
 };
 
-/// With output_offsets (common/output_offsets.cuh). The maps of O and dO have the coordinate x of the map of Q.
+/// With output_offsets. The maps of O and dO have the coordinate x of the map of Q.
 template <class Operands>
 struct WithOutputOffsets : gdpa::WithOutputOffsets<Operands> {
   __device__ static MapOrigin output_origin_of(const MappedOperand& operand, const Params& params, const Rows& rows,
@@ -71,7 +70,7 @@ struct WithOutputOffsets : gdpa::WithOutputOffsets<Operands> {
   }
 };
 
-/// Of backward with a batch map; see common/mapped_layout.cuh.
+/// Of backward with a batch map; see gdpa::MappedLayout.
 struct MappedLayout : PackedLayout {
   static constexpr bool has_batch_map = true;
 };

@@ -1,5 +1,5 @@
 // Whether two sequences of keys have a row in common, if each sequence has a begin and an end. Backward has different
-// kernels for such keys (common/rows_layout.cuh). Each row has a bit, which its first sequence sets.
+// kernels for such keys (RowsLayout). Each row has a bit, which its first sequence sets.
 //
 // Launch: grid any number of CTAs, best sequences / find_overlap_sequences; block find_overlap_threads; no dynamic
 //         shared memory. The bits and the result are cleared before.

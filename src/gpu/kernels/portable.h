@@ -109,7 +109,6 @@ constexpr int registers_of_warp(int rows, int count) { return rows * count / 32;
 /// Writes Config::Layout and the numbers of CTAs and warps. `warps` is the name of the number of warps.
 inline void write_portable(const PortableKernel& kernel, const LayoutName& layout, std::string_view warps,
                            ConfigText& config) {
-  if (kernel.has_output_offsets) config.include("common/output_offsets.cuh");
   write_layout("gdpa::", layout, kernel.has_output_offsets, config);
   config.number("ctas", kernel.ctas);
   config.number(warps, kernel.warps);

@@ -10,7 +10,7 @@ struct PortableBackward : PortableKernel, FunctionForm {
   bool reduce_grad_query = false;  ///< add to dQ atomically
   bool keys_shared = false;        ///< the batch shares the keys
   bool has_batch_map = false;      ///< several batch entries may have the keys of one owner
-  bool owns_rows = false;          ///< the owners are rows of the operand of keys (common/rows_layout.cuh)
+  bool owns_rows = false;          ///< the owners are rows of the operand of keys (RowsLayout)
   bool wants_grad_key = true;
   bool wants_grad_value = true;
 
@@ -59,8 +59,8 @@ struct PortableBackward : PortableKernel, FunctionForm {
     write_attention(*this, expressions, config);
     config.type("Activation", "::ActivationWithDerivative");
     write_inputs(&expressions.function, config);
-    constexpr LayoutName rows_layout = {"RowsLayout", "common/rows_layout.cuh"},
-                         mapped_layout = {"MappedLayout", "common/mapped_layout.cuh"};
+    constexpr LayoutName rows_layout = {"RowsLayout", "common/packed_layout.cuh"},
+                         mapped_layout = {"MappedLayout", "common/packed_layout.cuh"};
     write_portable(*this, owns_rows ? rows_layout : has_batch_map ? mapped_layout : packed_layout, "key_warps", config);
     config.flag("reduce_grad_query", reduce_grad_query);
     config.flag("computes_grad_key", wants_grad_key);
