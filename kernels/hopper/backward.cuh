@@ -54,7 +54,6 @@
 
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_producer.cuh"
-#include "hopper/backward_stores.cuh"
 #include "hopper/consumer_without_keys.cuh"
 #include "pipeline/dependent_launch.cuh"
 

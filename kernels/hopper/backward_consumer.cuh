@@ -159,7 +159,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
     const auto tile = shared.ds(step);
-    if (part == 0) producer_acquire(shared.ds_empty(), step);
+    if (part == 0) shared.ds_pipeline().producer_acquire(step);
 #pragma unroll
     for (int k = part * part_steps; k < (part + 1) * part_steps; ++k) {
       store_matrices(tile.chunk(row, k * 2 + static_cast<int>(lane / 16)), ds[k]);
@@ -167,20 +167,20 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
   __device__ __forceinline__ void publish_ds(int step) const {
     if constexpr (!Config::computes_grad_query) return;
-    fence_and_arrive_by_warp(shared.ds_full()[stage_of<Shared::score_stages>(step)]);
+    fence_and_arrive_by_warp(shared.ds_pipeline().full_of(step));
   }
 
   /// After the last product with K of a key tile, and after the last read of its description in the queue.
   __device__ __forceinline__ void release_keys(const Step& step) {
     if (step.is(Step::ends) && leads()) {
-      shared.key_empty()[stage_of<Shared::key_stages>(step.number)].arrive();
+      shared.key_pipeline().consumer_release(step.number);
     }
     if (step.is(Shared::ends_item)) shared.tiles().consumer_release(Shared::item_of(step));
   }
 
   /// After the warp's last read of the description of the step, and the last product with Q.
   __device__ __forceinline__ void release_step(int number) const {
-    if (lane_index() == 0) shared.query_empty()[stage_of<Config::stages>(number)].arrive();
+    if (lane_index() == 0) shared.query_pipeline().consumer_release(number);
   }
 
   __device__ __forceinline__ ValidQueries<Mask> valid_queries(const Step& step, int number, int part) const {
@@ -214,7 +214,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       compute_p_of_part<part + 1>(step, number);
     } else if constexpr (Shared::computes_ds) {
       warpgroup_wait<0>();
-      if (step.is(Step::ends) && leads()) shared.value_empty()[0].arrive();
+      if (step.is(Step::ends) && leads()) shared.value_pipeline().consumer_release(0);
       if constexpr (parts > 1) end_part<part>(step, number);
     }
   }
@@ -232,7 +232,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const int head = head_of(number);
     const auto function = Activation::of(arguments.common.params, head);
     warpgroup_wait<0>();
-    if (step.is(Step::ends) && leads()) shared.value_empty()[0].arrive();
+    if (step.is(Step::ends) && leads()) shared.value_pipeline().consumer_release(0);
     warpgroup_fence_operand(scores[0]);
     warpgroup_fence_operand(dp);
     if (step.is(Step::full)) {
@@ -257,8 +257,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     typename Gradients::Tensors tensors(arguments.common.params, tile.pair(arguments.common.params, head));
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
     const int warp = static_cast<int>(thread_in_warpgroup() / 32);
-    gradients.add(dp, [&] { return inputs_of<0>(step, number); }, tensors, first_query_of(step, position, 0),
-                  first_key_of(step) + warp * Gradients::keys, factor);
+    gradients.add(
+        dp, [&] { return inputs_of<0>(step, number); }, tensors, first_query_of(step, position, 0),
+        first_key_of(step) + warp * Gradients::keys, factor);
     if (ends_sum(position, tile.queries.size())) gradients.end(tensors, factor);
   }
 
@@ -273,10 +274,10 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Issues S and dP of a step, and computes P and f', when no product is pending.
   __device__ __forceinline__ void begin(const Step& now, int step) {
     shared.tiles().consumer_wait(Shared::item_of(now));
-    consumer_wait(shared.key_full(), now.number);
+    shared.key_pipeline().consumer_wait(now.number);
     issue_scores(now.number, step, 0);
-    if constexpr (Shared::computes_ds) consumer_wait(shared.value_full(), now.number);
-    consumer_wait(shared.grad_output_full(), step);
+    if constexpr (Shared::computes_ds) shared.value_pipeline().consumer_wait(now.number);
+    shared.grad_output_pipeline().consumer_wait(step);
     if constexpr (Shared::computes_ds) issue_dp(step, 0);
     compute_p(now, step);
     // Otherwise the old accumulators would occupy registers that the function needs.
@@ -303,14 +304,14 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
     if constexpr (Gradients::are_of_scores) add_gradients_of_scores(now, step);
     if constexpr (Config::computes_grad_query) {
-      if (last.is(Step::exists)) consumer_wait(shared.ds_full(), step - 1);
+      if (last.is(Step::exists)) shared.ds_pipeline().consumer_wait(step - 1);
       issue_grad_query(last.number, step + 1);
       warpgroup_wait<1>();
     } else {
       warpgroup_wait<0>();
     }
     release_step(step);
-    if (leads()) shared.grad_output_empty()[stage_of<Config::stages>(step)].arrive();
+    if (leads()) shared.grad_output_pipeline().consumer_release(step);
   }
 
   /// Issues S of the step after `now`. The other consumer waits for this, and the broadcast of a step takes long.
@@ -320,7 +321,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if (now.is(Shared::ends_item)) {
       const Step next = broadcast(next_of_lane_0);
       if (next.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(next));
-      if (next.is(Step::begins)) consumer_wait(shared.key_full(), next.number);
+      if (next.is(Step::begins)) shared.key_pipeline().consumer_wait(next.number);
       keys = next.number;
     }
     issue_scores(keys, number, 0);
@@ -329,7 +330,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// After dQ of a step.
   __device__ __forceinline__ void end(const Step& step, int number) {
     if constexpr (Config::computes_grad_query) {
-      if (leads()) shared.ds_empty()[stage_of<Shared::score_stages>(number)].arrive();
+      if (leads()) shared.ds_pipeline().consumer_release(number);
       warpgroup_fence_operand(grad_query);
       stage_grad_query(step, number);
     }
@@ -338,7 +339,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   __device__ __forceinline__ void finish(const Step& step, int number) {
     if constexpr (Config::computes_grad_query) {
-      consumer_wait(shared.ds_full(), number);
+      shared.ds_pipeline().consumer_wait(number);
       issue_grad_query(step.number, number);
       warpgroup_wait<0>();
     }
@@ -364,9 +365,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         if constexpr (Config::computes_grad_query) warpgroup_wait<1>();
         if (last.is(Step::exists)) end(last, step - 1);
         if constexpr (Shared::computes_ds) {
-          if (next.is(Step::begins)) consumer_wait(shared.value_full(), next.number);
+          if (next.is(Step::begins)) shared.value_pipeline().consumer_wait(next.number);
         }
-        consumer_wait(shared.grad_output_full(), step + 1);
+        shared.grad_output_pipeline().consumer_wait(step + 1);
         if constexpr (Shared::computes_ds) issue_dp(step + 1, 0);
         if (now.is(Step::ends)) store_grad_keys(now, step);
         compute_p(next, step + 1);

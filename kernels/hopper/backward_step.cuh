@@ -40,7 +40,7 @@ struct Step {
 /// Waits for Q of a step. Returns the step to lane 0, which also arrives for its warp, as racecheck requires.
 template <class Shared>
 __device__ __forceinline__ Step wait_for_step(const Shared& shared, int number) {
-  consumer_wait(shared.query_full(), number);
+  shared.query_pipeline().consumer_wait(number);
   Step step{};
   if (lane_index() == 0) step = shared.step(number);
   return step;
@@ -53,7 +53,7 @@ __device__ __forceinline__ Step broadcast(const Step& step) {
 
 /// A member of a step. Lane 0 reads it, as in wait_for_step.
 template <class Shared>
-__device__ __forceinline__ int read_of_step(const Shared& shared, int number, int Step::* member) {
+__device__ __forceinline__ int read_of_step(const Shared& shared, int number, int Step::*member) {
   int value = 0;
   if (lane_index() == 0) value = shared.step(number).*member;
   return broadcast_lane_0(value);

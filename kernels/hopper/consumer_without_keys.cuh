@@ -16,10 +16,10 @@ struct ConsumerWithoutKeys : BackwardConsumer<Config> {
     Step now = broadcast(wait_for_step(shared, 0));
     for (int step = 0; now.is(Step::exists); ++step) {
       if (now.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(now));
-      if (now.is(Step::begins)) consumer_wait(shared.key_full(), now.number);
+      if (now.is(Step::begins)) shared.key_pipeline().consumer_wait(now.number);
       release_step(step);  // this consumer reads neither Q nor dO
       if constexpr (Config::computes_grad_query) {
-        consumer_wait(shared.ds_full(), step);
+        shared.ds_pipeline().consumer_wait(step);
         issue_grad_query(now.number, step);
         warpgroup_wait<0>();
       }

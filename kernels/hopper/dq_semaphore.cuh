@@ -27,7 +27,7 @@
 #include "common/memory.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "pipeline/barrier.cuh"
+#include "pipeline/queue.cuh"
 #include "pipeline/tensor_map.cuh"
 
 namespace gdpa::hopper {
@@ -68,28 +68,9 @@ struct SemaphoreRequest {
   volatile GradQuery is;    ///< the destination of dQ
 };
 
-/// The requests of a CTA, in shared memory, by the number of their step.
-struct SemaphoreRequests {
-  static constexpr int most = 4;
-  static constexpr int barriers_at = most * static_cast<int>(sizeof(SemaphoreRequest));
-  static constexpr int bytes = barriers_at + 2 * Barriers<most>::bytes;
-
-  SemaphoreRequest* requests;
-  Barriers<most> acquired;  ///< the semaphore thread arrives: the semaphore has the required value
-  Barriers<most> added;     ///< the store thread arrives: dQ has been added
-
-  __device__ static SemaphoreRequests at(unsigned char* memory) {
-    const unsigned barriers = shared_address(memory) + barriers_at;
-    return {reinterpret_cast<SemaphoreRequest*>(memory), {barriers}, {barriers + Barriers<most>::bytes}};
-  }
-
-  __device__ SemaphoreRequest& operator[](int number) const { return requests[stage_of<most>(number)]; }
-  __device__ void initialise() const {
-    acquired.initialise(1);
-    added.initialise(1);
-  }
-  __device__ __forceinline__ void mark_added(int number) const { added[stage_of<most>(number)].arrive(); }
-};
+/// The requests of a CTA, by the number of their step. The semaphore thread commits a request when the semaphore has
+/// the required value, and the store thread releases it when dQ has been added.
+using SemaphoreRequests = Queue<SemaphoreRequest, 4>;
 
 /// Sets offsets_fall if cumulative lengths fall, which is an error of the caller. A tile for which another tile waits
 /// may then have no slot, so no CTA waits. By all CTAs.

@@ -67,7 +67,7 @@ struct ForwardProducts {
   __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
 
   __device__ __forceinline__ void load_query(int number) {
-    consumer_wait(shared.query_full(warpgroup), number);
+    shared.query_pipeline(warpgroup).consumer_wait(number);
     if (!Config::query_in_registers) return;
     const auto rows = shared.query(number, warpgroup);
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
@@ -94,7 +94,7 @@ struct ForwardProducts {
   __device__ __forceinline__ void release_query(int number) {
     if (!leads()) return;
     if (Config::query_in_registers) tma_store_wait_read();
-    shared.query_empty(warpgroup)[stage_of<Config::query_stages>(number)].arrive();
+    shared.query_pipeline(warpgroup).consumer_release(number);
   }
 
   __device__ __forceinline__ void issue_scores(int number, int stage) {
@@ -220,9 +220,8 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
   }
 
   __device__ __forceinline__ void apply_function(const Activation& activation, TileInputs& inputs) {
-    activation.visit([&](const auto& function) {
-      inputs.visit([&](auto& of_form) { apply_function_of_head(function, of_form); });
-    });
+    activation.visit(
+        [&](const auto& function) { inputs.visit([&](auto& of_form) { apply_function_of_head(function, of_form); }); });
   }
 
   /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would
@@ -309,19 +308,19 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }
-    consumer_wait(shared.key_full(), now.state);
+    shared.key_pipeline().consumer_wait(now.state);
     issue_scores(0, 0);
     Iterator next = now.after(queue);  // the key tile of the next Q K^T
     const auto first = Activation::of(arguments.common.params, queue[0].head);
     TileInputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
-    if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
+    if (leads() && now.keeps_keys == 0) shared.key_pipeline().consumer_release(0);
     if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
     if (!now.full) apply_mask(valid_scores(queue[0], 0));
     if (next.key_tiles > 0) {
       begin_inputs(queue[next.number], next.key_tile);
-      consumer_wait(shared.key_full(), next.state);
+      shared.key_pipeline().consumer_wait(next.state);
     }
     pack_p();
 
@@ -336,7 +335,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       }
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
-      consumer_wait(shared.value_full(), now.state);
+      shared.value_pipeline().consumer_wait(now.state);
       issue_output(now.state.stage, adds_to_output(now));
       ping_pong_arrive();
       // The look-up happens here, where the warps wait for S anyway.
@@ -348,7 +347,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       Valid valid;
       if (masks_early && !next.full) valid = valid_scores(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
-      if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
+      if (leads() && next.keeps_keys == 0) shared.key_pipeline().consumer_release(next.state);
       if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
       if (!masks_late && !next.full) {
@@ -358,10 +357,10 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
       // function below the wait for P V.
       if (after.key_tiles > 0) {
         begin_inputs(queue[after.number], after.key_tile);
-        consumer_wait(shared.key_full(), after.state);
+        shared.key_pipeline().consumer_wait(after.state);
       }
       warpgroup_wait<0>();
-      if (leads() && now.keeps_keys == 0) shared.value_empty()[now.state.stage].arrive();
+      if (leads() && now.keeps_keys == 0) shared.value_pipeline().consumer_release(now.state);
       const int number = now.number;
       now = next;
       next = after;
@@ -372,7 +371,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
     begin_output(now);
     // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
-    consumer_wait(shared.value_full(), now.state);
+    shared.value_pipeline().consumer_wait(now.state);
     issue_output(now.state.stage, adds_to_output(now));
     warpgroup_wait<0>();
     if (Config::query_in_registers) {

@@ -1,10 +1,6 @@
-// The tile scheduler of backward. A small kernel finds, for each slot of work.cuh, the key tile and the query tiles
-// that attend to it, and writes their description into a table. Keys without a query have zero gradients, which this
-// kernel writes. The tile scheduler warp of each CTA of backward takes slots from the table, in order, until none is
-// left. The semaphore thread acquires and increments the dQ semaphores of its key tiles (dq_semaphore.cuh).
-//
-// The tile scheduler of forward needs no table, since it finds its tiles itself. The warp of backward has 24 registers,
-// too few for the search.
+// The schedule of backward: a small kernel finds, for each slot of work.cuh, the key tile and the query tiles that
+// attend to it, and writes their description into a table. Keys without a query have zero gradients, which this kernel
+// writes. The tile scheduler warps of backward read the table (key_major.cuh).
 #pragma once
 
 #include "common/parameter_sum.cuh"
@@ -17,20 +13,8 @@
 #include "hopper/key_tile_table.cuh"
 #include "hopper/rows.cuh"
 #include "pipeline/dependent_launch.cuh"
-#include "pipeline/queue.cuh"
-#include "pipeline/tile_scheduler.cuh"
 
 namespace gdpa::hopper {
-
-/// Three slots: a key tile with dQ still pending, the current one, and the next one. With more, a CTA could end long
-/// after the others.
-template <class Mask>
-using KeyTileQueue = Queue<KeyTile<Mask>, 3>;
-/// One lane writes each word of an item. The words of QuerySegment come first.
-template <class Mask>
-constexpr int key_tile_words = sizeof(KeyTile<Mask>) / sizeof(int);
-template <class Mask>
-constexpr int segment_words = sizeof(QuerySegment<Mask>) / sizeof(int);
 
 /// The segments of the key tiles of all lanes. By a warp.
 template <class Config>
@@ -203,168 +187,6 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         }
       }
     });
-  }
-}
-
-/// The next key tile is taken this many steps before the end of the current one. They take as long as the next key tile
-/// needs from the table until K is in shared memory.
-constexpr int steps_before_next = 3;
-
-/// Called by the producer thread of Q in each step: signals the tile scheduler. A short key tile needs no signal.
-template <class Mask>
-__device__ void signal_next_key_tile(const Barrier& next_key_tile_due, const KeyTile<Mask>& tile, int left) {
-  if (left == steps_before_next && tile.steps > steps_before_next) next_key_tile_due.arrive();
-}
-
-/// The tile scheduler warp: takes slots from a counter that all CTAs share, and fills the queue. A tile without steps
-/// ends the queue. A slot is taken late, so that no CTA holds work that others could do or wait for. After a short key
-/// tile it is taken as soon as the queue has room. With a batch map, a slot has an item for each of its segments.
-template <class Config>
-__device__ void schedule_key_tiles(const BackwardArguments& arguments, const KeyTileQueue<typename Config::Mask>& queue,
-                                   const Barrier& next_key_tile_due) {
-  using Tile = KeyTile<typename Config::Mask>;
-  constexpr int words = key_tile_words<typename Config::Mask>, flags_word = segment_words<typename Config::Mask>;
-  static_assert(words <= 32, "one lane for each word");
-  const int lane = lane_index();
-  unsigned slot = 0;
-  bool follows_previous = false;  // the previous slot
-  bool is_late = false;
-  unsigned parity = 0;  // of next_key_tile_due
-  int scheduled = 0;
-  const auto wait_for_room = [&] {
-    queue.producer_acquire(scheduled);
-    if (is_late) {
-      next_key_tile_due.wait(parity);
-      parity ^= 1;
-      is_late = false;
-    }
-  };
-  const auto schedule = [&](int word, int steps) {
-    is_late = steps > steps_before_next;
-    if (lane < words) {
-      reinterpret_cast<int*>(&queue[scheduled])[lane] = word;
-      queue.producer_commit(scheduled);
-    }
-    ++scheduled;
-  };
-  for (;;) {
-    wait_for_room();
-    if (follows_previous) {
-      ++slot;
-    } else {
-      if (lane == 0) slot = atomicAdd(arguments.slots_taken, 1u);
-      slot = __shfl_sync(0xffffffffu, slot, 0);
-    }
-    const bool ends = slot >= arguments.slots;
-    int word = 0;
-    if (!ends && lane < words) word = reinterpret_cast<const int*>(key_tile_table<Config>(arguments) + slot)[lane];
-    const int steps = __shfl_sync(0xffffffffu, word, 0);
-    const int flags = __shfl_sync(0xffffffffu, word, flags_word);
-    const bool is_others = steps == 0 || ((flags & Tile::took_previous) != 0 && !follows_previous);
-    if (is_others && !ends) {
-      follows_previous = false;  // falling offsets, an error of the caller, can mark a slot without a tile
-      continue;
-    }
-    follows_previous = (flags & Tile::takes_next) != 0;
-    if (Config::Layout::has_batch_map && !ends) {
-      const int first = __shfl_sync(0xffffffffu, word, 1);
-      for (int segment = 0; segment < steps; ++segment) {
-        if (segment > 0) wait_for_room();
-        int item = word;
-        if (lane < flags_word) {
-          item = reinterpret_cast<const int*>(segment_table<Config>(arguments) + first + segment)[lane];
-        } else if (lane == flags_word) {
-          item |= (segment > 0 ? Tile::follows : 0) | (segment + 1 < steps ? Tile::continues : 0);
-        }
-        schedule(item, __shfl_sync(0xffffffffu, item, 0));
-      }
-    } else {
-      schedule(word, steps);
-    }
-    if (ends) return;
-  }
-}
-
-/// Calls visit(tile, number) for each key tile. By one thread, which is a consumer of the queue.
-template <class Queue, class Visit>
-__device__ void for_all_key_tiles(const Queue& queue, Visit visit) {
-  for (int number = 0;; ++number) {
-    const auto& tile = queue.consumer_wait(number);
-    if (tile.steps == 0) return;
-    visit(tile, number);
-    queue.consumer_release(static_cast<int>(launder(number)));  // otherwise its barrier occupies a register
-  }
-}
-
-/// Whether CTAs of other key tiles add to dQ of the query tile at a position in the list of a key tile.
-template <class Mask>
-__device__ bool has_other_writers(const KeyTile<Mask>& tile, int position) {
-  return !tile.is(tile.whole) && !(tile.writers.is_first(position) && tile.writers.is_last(position));
-}
-
-/// The destination of dQ of the query tile at a position in the list of a key tile.
-template <class Config, class Mask>
-__device__ GradQuery grad_query_of(const KeyTile<Mask>& tile, int position) {
-  if (Config::has_dq_semaphores) {
-    return tile.destination(tile.writers.is_first(position), tile.writers.is_last(position));
-  }
-  if (!tile.is(tile.whole)) return GradQuery::accumulated;
-  return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
-}
-
-/// Calls visit(head, position in the list, steps left including this one) for each query tile of a key tile.
-template <class Mask, class Visit>
-__device__ void for_all_query_tiles(const KeyTile<Mask>& tile, Visit visit) {
-  int head = tile.first_head, position = 0;
-#pragma unroll 1
-  for (int left = tile.steps; left > 0; --left) {
-    visit(head, position, left);
-    if (++position == tile.queries.size()) {
-      position = 0;
-      ++head;
-    }
-  }
-}
-
-/// The semaphore thread: waits for the semaphore of a step while dQ is still being computed, and increments it when dQ
-/// has been added. Each takes a round trip to global memory, for which the store thread has no time.
-template <class Config>
-__device__ void update_semaphores(const BackwardArguments& arguments, const KeyTileQueue<typename Config::Mask>& tiles,
-                                  const SemaphoreRequests& requests) {
-  int acquired_count = 0, incremented_count = 0;
-  const auto increment_next = [&] {
-    const SemaphoreRequest& request = requests[incremented_count];
-    if (request.semaphore != nullptr) add_released(request.semaphore, DqSemaphore::increment(request.is));
-    ++incremented_count;
-  };
-  const auto increment_if_added = [&] {
-    if (incremented_count < acquired_count && is_complete(requests.added, incremented_count)) increment_next();
-  };
-  for_all_key_tiles(tiles, [&](const auto& tile, int) {
-    for_all_query_tiles(tile, [&](int head, int position, int) {
-      if (acquired_count - incremented_count == SemaphoreRequests::most) {
-        consumer_wait(requests.added, incremented_count);
-        increment_next();
-      }
-      const GradQuery is = grad_query_of<Config>(tile, position);
-      int* semaphore = nullptr;  // null: no other CTA adds to dQ
-      if (has_other_writers(tile, position)) {
-        const int row = tile.queries.row_offset(position, Config::tile_queries);
-        semaphore = semaphore_of(arguments, head, tile.semaphore + row / Config::tile_queries);
-        const int number = tile.writers.number_of(position, tile.first_key / Config::tile_keys);
-        const int required = DqSemaphore::required<Config>(is, number);
-        while (!has_reached(arguments, semaphore, required)) increment_if_added();
-      }
-      requests[acquired_count].semaphore = semaphore;
-      requests[acquired_count].is = is;
-      requests.acquired[stage_of<SemaphoreRequests::most>(acquired_count)].arrive();
-      ++acquired_count;
-      increment_if_added();
-    });
-  });
-  while (incremented_count < acquired_count) {
-    consumer_wait(requests.added, incremented_count);
-    increment_next();
   }
 }
 

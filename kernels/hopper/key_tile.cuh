@@ -70,4 +70,18 @@ struct KeyTile : QuerySegment<Mask> {
   }
 };
 
+/// The descriptions of key tiles. With a batch map, the members of QuerySegment are in the second table: `b` is the
+/// first segment there, and `steps` the number of segments.
+template <class Config>
+GDPA_HOST_DEVICE KeyTile<typename Config::Mask>* key_tile_table(const BackwardArguments& arguments) {
+  return static_cast<KeyTile<typename Config::Mask>*>(arguments.key_tiles);
+}
+
+/// With a batch map: the query tiles of a batch entry for each class of key tiles. Segment `class * entries + place` is
+/// of the entry at this place in KeySequences::entries, or of the entry at the next place with query tiles.
+template <class Config>
+GDPA_HOST_DEVICE QuerySegment<typename Config::Mask>* segment_table(const BackwardArguments& arguments) {
+  return static_cast<QuerySegment<typename Config::Mask>*>(arguments.segments);
+}
+
 }  // namespace gdpa::hopper

@@ -11,20 +11,6 @@
 
 namespace gdpa::hopper {
 
-/// The descriptions of key tiles. With a batch map, the members of QuerySegment are in the second table: `b` is the
-/// first segment there, and `steps` the number of segments.
-template <class Config>
-__device__ KeyTile<typename Config::Mask>* key_tile_table(const BackwardArguments& arguments) {
-  return static_cast<KeyTile<typename Config::Mask>*>(arguments.key_tiles);
-}
-
-/// With a batch map: the query tiles of a batch entry for each class of key tiles. Segment `class * entries + place` is
-/// of the entry at this place in KeySequences::entries, or of the entry at the next place with query tiles.
-template <class Config>
-__device__ QuerySegment<typename Config::Mask>* segment_table(const BackwardArguments& arguments) {
-  return static_cast<QuerySegment<typename Config::Mask>*>(arguments.segments);
-}
-
 /// Describes the query tiles `queries` of a batch entry, which attend to the keys from `first_key` on. `rows` are the
 /// queries of the entry.
 template <class Config, class Mask>

@@ -36,19 +36,19 @@ struct ParameterGradientsConsumer {
   __device__ __forceinline__ int warp() const { return broadcast_lane_0(thread() / 32); }
 
   __device__ __forceinline__ void wait_for_operands(const Iterator& at) const {
-    if (at.key_tile == 0) consumer_wait(shared.query_full(warpgroup), at.number);
-    consumer_wait(shared.key_full(), at.state);
-    consumer_wait(shared.value_full(), at.state);
+    if (at.key_tile == 0) shared.query_pipeline(warpgroup).consumer_wait(at.number);
+    shared.key_pipeline().consumer_wait(at.state);
+    shared.value_pipeline().consumer_wait(at.state);
   }
 
   /// Releases the operands of a key tile, whose products are complete.
   __device__ __forceinline__ void release_operands(const Iterator& at) const {
     if (!leads()) return;
     if (at.keeps_keys == 0) {
-      shared.key_empty()[at.state.stage].arrive();
-      shared.value_empty()[at.state.stage].arrive();
+      shared.key_pipeline().consumer_release(at.state);
+      shared.value_pipeline().consumer_release(at.state);
     }
-    if (at.ends()) shared.query_empty(warpgroup)[stage_of<Config::query_stages>(at.number)].arrive();
+    if (at.ends()) shared.query_pipeline(warpgroup).consumer_release(at.number);
   }
 
   template <int columns, class Rows, class Columns>

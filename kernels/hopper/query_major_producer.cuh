@@ -28,8 +28,8 @@ __device__ void load_queries(const QueryMajorArguments& arguments, const Shared&
                              LoadMore load_more) {
   const auto load = [&](const auto& tile, int number) {
     for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
-      producer_acquire(shared.query_empty(warpgroup), number);
-      const Barrier full = shared.query_full(warpgroup)[stage_of<Config::query_stages>(number)];
+      shared.query_pipeline(warpgroup).producer_acquire(number);
+      const Barrier full = shared.query_pipeline(warpgroup).full_of(number);
       const int row = warpgroup * Shared::rows;
       if (tile.first_query + row < tile.length_q) {
         full.arrive_and_expect(bytes);
@@ -44,35 +44,35 @@ __device__ void load_queries(const QueryMajorArguments& arguments, const Shared&
   for_all_loads<Config>(shared.tiles(), load, [](const auto&, int, int) {});
 }
 
+/// Loads the tiles of K or V into their stages, which begin at `stages`. `y_of` gives the map coordinate y of the keys
+/// of a tile.
+template <class Config, class Tile, class Shared, class YOf>
+__device__ void load_key_tiles(const QueryMajorArguments& arguments, const Shared& shared, const MappedOperand& operand,
+                               const Tile& stages, const Pipeline<Config::stages>& pipeline, YOf y_of) {
+  const auto nothing = [](const auto&, int) {};
+  for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
+    const auto rows =
+        Config::Layout::template key_rows<Config::tile_keys>(operand, arguments.common.params.keys, tile, offset);
+    pipeline.producer_acquire(iteration);
+    const Barrier full = pipeline.full_of(iteration);
+    full.arrive_and_expect(Tile::bytes);
+    rows.load(stages.stage(stage_of<Config::stages>(iteration)), operand, full.address, tile.key_head,
+              {tile.key.x, y_of(tile)});
+  });
+}
+
 /// Loads K.
 template <class Config, class Shared>
 __device__ void load_keys(const QueryMajorArguments& arguments, const Shared& shared) {
-  const auto nothing = [](const auto&, int) {};
-  for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
-    const int stage = stage_of<Config::stages>(iteration);
-    const auto rows = Config::Layout::template key_rows<Config::tile_keys>(arguments.key, arguments.common.params.keys,
-                                                                           tile, offset);
-    producer_acquire(shared.key_empty(), iteration);
-    const Barrier full = shared.key_full()[stage];
-    full.arrive_and_expect(Shared::KeyTile::bytes);
-    rows.load(shared.keys().stage(stage), arguments.key, full.address, tile.key_head, tile.key);
-  });
+  load_key_tiles<Config>(arguments, shared, arguments.key, shared.keys(), shared.key_pipeline(),
+                         [](const auto& tile) { return tile.key.y; });
 }
 
 /// Loads V. Its stages are released later than the stages of K, so it has its own thread.
 template <class Config, class Shared>
 __device__ void load_values(const QueryMajorArguments& arguments, const Shared& shared) {
-  const auto nothing = [](const auto&, int) {};
-  for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
-    const int stage = stage_of<Config::stages>(iteration);
-    const auto rows = Config::Layout::template key_rows<Config::tile_keys>(
-        arguments.value, arguments.common.params.keys, tile, offset);
-    producer_acquire(shared.value_empty(), iteration);
-    const Barrier full = shared.value_full()[stage];
-    full.arrive_and_expect(Shared::ValueTile::bytes);
-    rows.load(shared.values().stage(stage), arguments.value, full.address, tile.key_head,
-              {tile.key.x, tile.value_y});
-  });
+  load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(), shared.value_pipeline(),
+                         [](const auto& tile) { return tile.value_y; });
 }
 
 }  // namespace gdpa::hopper

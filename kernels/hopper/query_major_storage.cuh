@@ -29,11 +29,10 @@ struct QueryMajorStorage {
   static constexpr int query_bytes = query_bytes_;
   static constexpr int keys_at = Config::query_stages * warpgroups * query_bytes;
   static constexpr int values_at = keys_at + Config::stages * KeyTile::bytes;
-  static constexpr int barriers_at = values_at + Config::stages * ValueTile::bytes;
-  static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
-  static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
-  static constexpr int queries_at = barriers_at + 4 * stage_barriers;
-  static constexpr int queue_at = queries_at + 2 * warpgroups * query_barriers;
+  static constexpr int key_barriers_at = values_at + Config::stages * ValueTile::bytes;
+  static constexpr int value_barriers_at = key_barriers_at + Pipeline<Config::stages>::bytes;
+  static constexpr int query_barriers_at = value_barriers_at + Pipeline<Config::stages>::bytes;
+  static constexpr int queue_at = query_barriers_at + warpgroups * Pipeline<Config::query_stages>::bytes;
   static constexpr int tile_range_at = queue_at + TileQueue::bytes;
   static constexpr int end = tile_range_at + static_cast<int>(sizeof(TileRange));
 
@@ -47,15 +46,10 @@ struct QueryMajorStorage {
   __device__ KeyTile keys() const { return {at(keys_at)}; }
   __device__ ValueTile values() const { return {at(values_at)}; }
 
-  __device__ Barriers<Config::stages> key_full() const { return {at(barriers_at)}; }
-  __device__ Barriers<Config::stages> key_empty() const { return {at(barriers_at + stage_barriers)}; }
-  __device__ Barriers<Config::stages> value_full() const { return {at(barriers_at + 2 * stage_barriers)}; }
-  __device__ Barriers<Config::stages> value_empty() const { return {at(barriers_at + 3 * stage_barriers)}; }
-  __device__ Barriers<Config::query_stages> query_full(int warpgroup) const {
-    return {at(queries_at + warpgroup * query_barriers)};
-  }
-  __device__ Barriers<Config::query_stages> query_empty(int warpgroup) const {
-    return {at(queries_at + (warpgroups + warpgroup) * query_barriers)};
+  __device__ Pipeline<Config::stages> key_pipeline() const { return {at(key_barriers_at)}; }
+  __device__ Pipeline<Config::stages> value_pipeline() const { return {at(value_barriers_at)}; }
+  __device__ Pipeline<Config::query_stages> query_pipeline(int warpgroup) const {
+    return {at(query_barriers_at + warpgroup * Pipeline<Config::query_stages>::bytes)};
   }
   __device__ TileQueue tiles() const { return TileQueue::at(memory + queue_at); }
 
@@ -68,16 +62,10 @@ struct QueryMajorStorage {
   }
 
   __device__ void initialise() const {
-    key_full().initialise(1);
-    key_empty().initialise(warpgroups);
-    value_full().initialise(1);
-    value_empty().initialise(warpgroups);
-    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-      query_full(warpgroup).initialise(1);
-      query_empty(warpgroup).initialise(1);
-    }
-    tiles().full.initialise(1);
-    tiles().empty.initialise(warpgroups + load_threads);
+    key_pipeline().initialise(1, warpgroups);
+    value_pipeline().initialise(1, warpgroups);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) query_pipeline(warpgroup).initialise(1, 1);
+    tiles().initialise(1, warpgroups + load_threads);
     fence_barrier_init();
   }
 };

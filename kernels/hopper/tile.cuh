@@ -53,6 +53,11 @@ struct SwizzledTile {
       tma_load(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
     }
   }
+  /// The same, where these bytes alone fill a stage.
+  __device__ void fill(const Barrier& full, const TensorMap& map, int head, const MapOrigin& at) const {
+    full.arrive_and_expect(bytes);
+    load(map, full.address, head, at);
+  }
   __device__ void store(const TensorMap& map, int first_column, int head, const MapOrigin& at) const {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {

@@ -51,7 +51,7 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
   const int warpgroup = warpgroup_index();
-  if (warpgroup == Shared::consumers) {
+  if (warpgroup == Shared::warpgroups) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
     run_producer_warpgroup([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
                            [&] { load_keys_and_values<Config>(arguments, shared); },

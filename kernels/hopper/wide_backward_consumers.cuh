@@ -61,14 +61,14 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   template <bool is_last>
   __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     if constexpr (!is_last) {
-      consumer_wait(shared.query_full(), step + 1);
-      issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step + 1));
+      shared.query_pipeline().consumer_wait(step + 1);
+      issue_scores<Element, Config::head_dim>(scores, shared.keys(0), shared.queries(step + 1));
     }
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
     }
-    consumer_wait(shared.grad_output_full(), step);
-    if constexpr (Shared::computes_ds) consumer_wait(shared.ds_full(), step);
+    shared.grad_output_pipeline().consumer_wait(step);
+    if constexpr (Shared::computes_ds) shared.ds_pipeline().consumer_wait(step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(shared, step);
     if constexpr (Config::computes_grad_value) {
       issue_gradient<Element>(grad_value, p, shared.grad_outputs(step));
@@ -83,22 +83,22 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
     } else {
       warpgroup_wait<0>();
     }
-    release(shared.grad_output_empty(), step);
+    release(shared.grad_output_pipeline(), step);
     if constexpr (!is_last) {
-      release(shared.query_empty(), step + 1);
+      release(shared.query_pipeline(), step + 1);
       this->advance(tile);
       evaluate(tile);
     }
     warpgroup_wait<0>();
-    if constexpr (Config::computes_grad_query) release(shared.ds_empty(), step);
+    if constexpr (Config::computes_grad_query) release(shared.ds_pipeline(), step);
   }
 
   __device__ __forceinline__ void run(const Tile& tile, int number, int steps, int step) {
-    consumer_wait(shared.key_full(), number);
-    consumer_wait(shared.query_full(), step);
-    issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step));
+    shared.key_pipeline().consumer_wait(number);
+    shared.query_pipeline().consumer_wait(step);
+    issue_scores<Element, Config::head_dim>(scores, shared.keys(0), shared.queries(step));
     warpgroup_wait<0>();
-    release(shared.query_empty(), step);
+    release(shared.query_pipeline(), step);
     evaluate(tile);
     if constexpr (Config::computes_grad_value) clear(grad_value);
     if constexpr (Config::computes_grad_query) grad_query.clear();
@@ -106,7 +106,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     compute<true>(tile, last, steps == 1);
-    release(shared.key_empty(), number);
+    release(shared.key_pipeline(), number);
     if constexpr (Config::computes_grad_query) {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
@@ -130,7 +130,7 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
   float grad_key[output_columns(Config::head_dim) / 2];
 
   __device__ __forceinline__ void issue_dp(int step) {
-    consumer_wait(shared.grad_output_full(), step);
+    shared.grad_output_pipeline().consumer_wait(step);
     issue_scores<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step));
   }
 
@@ -155,28 +155,28 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
       const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
       const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
       const auto to = shared.ds(step);
-      producer_acquire(shared.ds_empty(), step);
+      shared.ds_pipeline().producer_acquire(step);
 #pragma unroll
       for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), ds[k]);
       fence_proxy_async_shared();
     }
-    shared.ds_full()[stage_of<Shared::score_stages>(step)].arrive();
+    shared.ds_pipeline().full_of(step).arrive();
   }
 
   /// From dP of a step to dP of the next one; with is_last, to the end of the key tile.
   template <bool is_last>
   __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     make_ds(tile, step);
-    consumer_wait(shared.query_full(), step);
+    shared.query_pipeline().consumer_wait(step);
     if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, ds, shared.queries(step));
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
     }
     warpgroup_wait<0>();
-    release(shared.query_empty(), step);  // early: the dV consumer waits for the next Q
+    release(shared.query_pipeline(), step);  // early: the dV consumer waits for the next Q
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
-      consumer_wait(shared.ds_full(), step);
+      shared.ds_pipeline().consumer_wait(step);
       grad_query.template issue<0>(shared, step);
     }
     if constexpr (!is_last) issue_dp(step + 1);
@@ -186,28 +186,28 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
       grad_query.template issue<1>(shared, step);
     }
     warpgroup_wait<0>();
-    if constexpr (Config::computes_grad_query) release(shared.ds_empty(), step);
+    if constexpr (Config::computes_grad_query) release(shared.ds_pipeline(), step);
     if constexpr (!is_last) {
-      release(shared.grad_output_empty(), step + 1);
+      release(shared.grad_output_pipeline(), step + 1);
       this->advance(tile);
     }
   }
 
   __device__ __forceinline__ void run(const Tile& tile, int number, int steps, int step) {
     if constexpr (!Shared::computes_ds) return;
-    consumer_wait(shared.value_full(), number);
+    shared.value_pipeline().consumer_wait(number);
     issue_dp(step);
     warpgroup_wait<0>();
-    release(shared.grad_output_empty(), step);
-    consumer_wait(shared.key_full(), number);
+    release(shared.grad_output_pipeline(), step);
+    shared.key_pipeline().consumer_wait(number);
     if constexpr (Config::computes_grad_key) clear(grad_key);
     if constexpr (Config::computes_grad_query) grad_query.clear();
     const int last = step + steps - 1;
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
-    release(shared.value_empty(), number);
+    release(shared.value_pipeline(), number);
     compute<true>(tile, last, steps == 1);
-    release(shared.key_empty(), number);
+    release(shared.key_pipeline(), number);
     if constexpr (Config::computes_grad_query) {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }

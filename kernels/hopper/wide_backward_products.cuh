@@ -108,7 +108,7 @@ struct GradQueryHalf {
 
   template <int chunk>
   __device__ __forceinline__ void issue(const Shared& shared, int step) {
-    const OperandDescriptor grads = shared.ds(step).by_rows(), keys = shared.keys().by_rows();
+    const OperandDescriptor grads = shared.ds(step).by_rows(), keys = shared.keys(0).by_rows();
     constexpr unsigned column = Shared::KeysTile::column_step(first_column(chunk) / 16);
     warpgroup_arrive();
 #pragma unroll
@@ -176,8 +176,8 @@ struct WideConsumer {
 
   __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
   template <int stages>
-  __device__ __forceinline__ static void release(const Barriers<stages>& empty, int iteration) {
-    if (leads()) empty[stage_of<stages>(iteration)].arrive();
+  __device__ __forceinline__ static void release(const Pipeline<stages>& pipeline, int iteration) {
+    if (leads()) pipeline.consumer_release(iteration);
   }
 
   template <int columns, int half_columns>

@@ -85,25 +85,6 @@ __device__ __forceinline__ int stage_of(int iteration) {
   return static_cast<int>(static_cast<unsigned>(iteration) % stages);
 }
 
-/// The consumer's wait for a full barrier: the producer has filled the stage of this iteration.
-template <int stages>
-__device__ __forceinline__ void consumer_wait(const Barriers<stages>& full, int iteration) {
-  full[stage_of<stages>(iteration)].wait(static_cast<unsigned>(iteration) / stages & 1u);
-}
-
-/// The producer's wait for an empty barrier: all consumers have released the stage since the previous phase. Does not
-/// wait in the first phase.
-template <int stages>
-__device__ __forceinline__ void producer_acquire(const Barriers<stages>& empty, int iteration) {
-  empty[stage_of<stages>(iteration)].wait((static_cast<unsigned>(iteration) / stages + 1) & 1u);
-}
-
-/// Whether the phase of this iteration is complete; does not wait.
-template <int stages>
-__device__ __forceinline__ bool is_complete(const Barriers<stages>& barriers, int iteration) {
-  return barriers[stage_of<stages>(iteration)].is_complete(static_cast<unsigned>(iteration) / stages & 1u);
-}
-
 /// The stage and the parity of the phase of an iteration, advanced by one instead of divided out of its number.
 template <int stages>
 struct PipelineState {
@@ -121,10 +102,52 @@ struct PipelineState {
   }
 };
 
-template <int stages>
-__device__ __forceinline__ void consumer_wait(const Barriers<stages>& full, const PipelineState<stages>& state) {
-  full[state.stage].wait(state.parity);
-}
+/// The barriers of a pipeline: producers fill the stage of an iteration, and consumers release it.
+template <int stages_>
+struct Pipeline {
+  static constexpr int stages = stages_;
+  static constexpr int bytes = 2 * Barriers<stages>::bytes;
+  unsigned address;
+
+  /// With the arrivals that fill a stage, and those that release it.
+  __device__ void initialise(int to_fill, int to_release) const {
+    full().initialise(to_fill);
+    empty().initialise(to_release);
+  }
+
+  /// Waits until all consumers have released the stage since the previous phase. Does not wait in the first phase.
+  __device__ __forceinline__ void producer_acquire(int iteration) const {
+    empty()[stage_of<stages>(iteration)].wait(parity_of(iteration) ^ 1u);
+  }
+  /// Whether producer_acquire() would not wait.
+  __device__ __forceinline__ bool is_released(int iteration) const {
+    return empty()[stage_of<stages>(iteration)].is_complete(parity_of(iteration) ^ 1u);
+  }
+  /// The barrier of the bytes, or of the threads, that fill the stage.
+  __device__ __forceinline__ Barrier full_of(int iteration) const { return full()[stage_of<stages>(iteration)]; }
+
+  /// Waits until the stage has been filled.
+  __device__ __forceinline__ void consumer_wait(int iteration) const { full_of(iteration).wait(parity_of(iteration)); }
+  __device__ __forceinline__ void consumer_wait(const PipelineState<stages>& state) const {
+    full()[state.stage].wait(state.parity);
+  }
+  /// Whether consumer_wait() would not wait.
+  __device__ __forceinline__ bool is_filled(int iteration) const {
+    return full_of(iteration).is_complete(parity_of(iteration));
+  }
+  __device__ __forceinline__ void consumer_release(int iteration) const {
+    empty()[stage_of<stages>(iteration)].arrive();
+  }
+  __device__ __forceinline__ void consumer_release(const PipelineState<stages>& state) const {
+    empty()[state.stage].arrive();
+  }
+
+  __device__ __forceinline__ Barriers<stages> full() const { return {address}; }
+  __device__ __forceinline__ Barriers<stages> empty() const { return {address + Barriers<stages>::bytes}; }
+  __device__ __forceinline__ static unsigned parity_of(int iteration) {
+    return static_cast<unsigned>(iteration) / stages & 1u;
+  }
+};
 
 /// Named barrier 1 to 15. `threads` counts the threads that wait and the threads that only arrive.
 __device__ inline void named_barrier_sync(int barrier, int threads) {
