@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "expression/function.h"
@@ -44,9 +45,15 @@ struct KernelNames {
 struct SourceParts {
   std::string macros = {};     ///< in front of the header
   std::string functions = {};  ///< f, and everything else that is printed from an expression
-  std::string config = {};     ///< struct Config
-  std::string begin = {};      ///< the first statements of the kernel
-  int ctas = 1;                ///< CTAs that have to fit on one multiprocessor
+  std::string config = "struct Config {\n};\n";
+  std::string begin = {};  ///< the first statements of the kernel
+  int ctas = 1;            ///< CTAs that have to fit on one multiprocessor
+};
+
+/// The specification of a kernel of which all calls use one instance.
+struct NoConfig {
+  static constexpr bool reads_function = false, reads_mask = false;
+  SourceParts source(const Expressions& /*expressions*/) const { return {}; }
 };
 
 /// What every specification has. It may also have properties(), the rest of its description. `reads_function` and
@@ -59,7 +66,9 @@ concept Specification = requires(const Spec& spec, const Expressions& expression
   { Spec::reads_function } -> std::convertible_to<bool>;
   { Spec::reads_mask } -> std::convertible_to<bool>;
   { spec.source(expressions) } -> std::same_as<SourceParts>;
-  { spec <=> spec } -> std::same_as<std::strong_ordering>;  // NOLINT(misc-redundant-expression)
+  requires std::is_empty_v<Spec> || requires {
+    { spec <=> spec } -> std::same_as<std::strong_ordering>;  // NOLINT(misc-redundant-expression)
+  };
 };
 
 class Kernel {
@@ -121,7 +130,11 @@ class Kernel {
     }
     SourceParts source(const Expressions& expressions) const override { return spec.source(expressions); }
     std::strong_ordering compare(const Instance& other) const override {
-      return spec <=> static_cast<const Model&>(other).spec;
+      if constexpr (std::is_empty_v<Spec>) {
+        return std::strong_ordering::equal;
+      } else {
+        return spec <=> static_cast<const Model&>(other).spec;
+      }
     }
 
     Spec spec;

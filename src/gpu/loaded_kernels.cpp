@@ -231,14 +231,10 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<Kernel>& kernels, 
   // once.
   std::vector<std::shared_future<CompiledKernel>> pending;
   for (std::size_t i = 0; i < kernels.size(); ++i) {
-    const auto first = std::ranges::find(kernels, kernels[i]);
-    if (const auto index = static_cast<std::size_t>(first - kernels.begin()); index < i) {
-      pending.push_back(pending[index]);
-      continue;
-    }
-    pending.push_back(std::async(i == 0 ? std::launch::deferred : std::launch::async, [&, i] {
-                        return compile_one(kernels[i], expressions, architecture);
-                      }).share());
+    const auto first = static_cast<std::size_t>(std::ranges::find(kernels, kernels[i]) - kernels.begin());
+    const auto compile = [&, i] { return compile_one(kernels[i], expressions, architecture); };
+    const auto policy = i == 0 ? std::launch::deferred : std::launch::async;
+    pending.push_back(first < i ? pending[first] : std::async(policy, compile).share());
   }
   std::vector<CompiledKernel> compiled;
   for (const auto& one : pending) compiled.push_back(one.get());

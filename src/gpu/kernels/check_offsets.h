@@ -5,7 +5,6 @@
 
 #include "definition/debug.h"
 #include "gpu/call.h"
-#include "gpu/kernels/no_config.h"
 #include "gpu/launch.h"
 #include "plan/prepared_tiles.h"
 #include "portable/arguments.cuh"
@@ -15,7 +14,6 @@ namespace gdpa::gpu {
 struct CheckOffsets : NoConfig {
   using Arguments = portable::CheckOffsetsArguments;
   static constexpr KernelNames names = {"portable", "check_offsets", "check_offsets", "CheckOffsetsArguments"};
-  auto operator<=>(const CheckOffsets&) const = default;
 };
 
 /// Whether a call has such a launch: in debug mode, if its device data have offsets.

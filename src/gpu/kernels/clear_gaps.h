@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "definition/divide.h"
-#include "gpu/kernels/no_config.h"
 #include "gpu/launch.h"
 #include "gpu/sequences.h"
 #include "portable/arguments.cuh"
@@ -14,7 +13,6 @@ namespace gdpa::gpu {
 struct ClearGaps : NoConfig {
   using Arguments = portable::ClearGapsArguments;
   static constexpr KernelNames names = {"portable", "clear_gaps", "clear_gaps", "ClearGapsArguments"};
-  auto operator<=>(const ClearGaps&) const = default;
 };
 
 /// The launch for a result whose side has gaps.

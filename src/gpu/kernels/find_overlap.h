@@ -2,7 +2,6 @@
 #pragma once
 
 #include "definition/divide.h"
-#include "gpu/kernels/no_config.h"
 #include "gpu/launch.h"
 #include "portable/arguments.cuh"
 
@@ -11,7 +10,6 @@ namespace gdpa::gpu {
 struct FindOverlap : NoConfig {
   using Arguments = portable::FindOverlapArguments;
   static constexpr KernelNames names = {"portable", "find_overlap", "find_overlap", "FindOverlapArguments"};
-  auto operator<=>(const FindOverlap&) const = default;
 };
 
 /// The launch that writes the result to the workspace at `offset`, in front of one bit for each row. All are 0 before.

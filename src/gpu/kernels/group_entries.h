@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/kernels/no_config.h"
 #include "gpu/launch.h"
 #include "gpu/sequences.h"
 #include "portable/arguments.cuh"
@@ -14,7 +13,6 @@ namespace gdpa::gpu {
 struct GroupEntries : NoConfig {
   using Arguments = portable::GroupEntriesArguments;
   static constexpr KernelNames names = {"portable", "group_entries", "group_entries", "GroupEntriesArguments"};
-  auto operator<=>(const GroupEntries&) const = default;
 };
 
 /// GroupEntriesArguments::run of each launch.

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "gdpa/attention.h"
-#include "gpu/kernels/no_config.h"
 #include "gpu/launch.h"
 #include "gpu/sequences.h"
 #include "portable/arguments.cuh"
@@ -15,7 +14,6 @@ namespace gdpa::gpu {
 struct LocateSequences : NoConfig {
   using Arguments = portable::LocateSequencesArguments;
   static constexpr KernelNames names = {"portable", "locate_sequences", "locate_sequences", "LocateSequencesArguments"};
-  auto operator<=>(const LocateSequences&) const = default;
 };
 
 inline portable::LocatedSide located_side(const Sequences& side, int64_t entries, int64_t rows, int64_t most,
