@@ -1,6 +1,7 @@
 // What the planners of all families need: the tiles of one side of a problem, and the layout of the workspace.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "definition/divide.h"
@@ -15,21 +16,30 @@ struct Side {
   int64_t rows;  ///< of the operand
   int64_t batch;
 
-  int64_t length() const;
-  int64_t mean_length() const;
+  int64_t length() const { return form == Form::dense && batch > 0 ? rows / batch : rows; }
+  int64_t mean_length() const { return form == Form::shared ? rows : rows / std::max<int64_t>(1, batch); }
 
   /// An upper bound of the tiles of one head over all batch entries, or over `splits` splits of the batch where the
   /// side is shared. The rows of a jagged side before the first offset and after the last one have tiles too.
-  int64_t most_tiles(int64_t tile, int64_t splits) const;
+  int64_t most_tiles(int64_t tile, int64_t splits) const {
+    if (form == Form::jagged) return rows / tile + batch + 2;
+    return (form == Form::shared ? splits : batch) * divide_up(length(), tile);
+  }
 };
 
-Side queries_of(const Problem& problem);
-Side keys_of(const Problem& problem);
+inline Side queries_of(const Problem& problem) { return {problem.query_form, problem.rows_q, problem.batch}; }
+inline Side keys_of(const Problem& problem) { return {problem.key_form, problem.rows_k, problem.key_entries()}; }
 
 /// Whether a problem has the kernels for queries, or keys, that the batch shares. In deterministic mode, a batch of one
 /// entry has the same kernels as a larger batch.
-bool has_shared_queries(const Problem& problem);
-bool has_shared_keys(const Problem& problem);
+inline bool has_shared_queries(const Problem& problem) {
+  const bool is_only_side = problem.query_form == Form::shared && problem.key_form != Form::shared;
+  return problem.shares_queries() || (problem.deterministic && is_only_side);
+}
+inline bool has_shared_keys(const Problem& problem) {
+  const bool is_only_side = problem.key_form == Form::shared && problem.query_form != Form::shared;
+  return problem.shares_keys() || (problem.deterministic && is_only_side);
+}
 
 /// The workspace of a call. Its parts are reserved one after the other.
 class WorkspaceLayout {

@@ -60,7 +60,7 @@ struct HopperBackward : HopperBackwardKernel, FunctionForm {
     config.type("Activation", are_of_numbers ? "::ActivationWithGradients" : activation_of(pass));
     if (wanted_parameters != 0) config.type("Sum", in_source(sum));
     config.type("Gradients", gradients_in_source());
-    write_inputs(&function, config);
+    write_inputs(function, config);
     write_backward(*this, pass, expressions, config);
     config.flag("prefetches_bias", prefetches_bias);
     // The second pass rarely runs, and its function leaves no registers for the forms of lookups.

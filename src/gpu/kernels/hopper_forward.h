@@ -51,7 +51,7 @@ struct HopperForward : AttentionKernel, FunctionForm {
     ConfigText config;
     write_attention(*this, expressions, config);
     config.type("Activation", "::Activation");
-    write_inputs(&expressions.function, config);
+    write_inputs(expressions.function, config);
     if (box_keys > 0) {
       const std::string layout = fmt::format("PagedLayout<{}>", box_keys);
       write_layout("gdpa::pipeline::", {layout, "pipeline/paged_layout.cuh"}, has_output_offsets, config);

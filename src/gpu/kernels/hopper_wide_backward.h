@@ -19,7 +19,7 @@ struct HopperWideBackward : HopperBackwardKernel, FunctionForm {
   SourceParts source(const Expressions& expressions) const {
     ConfigText config;
     config.type("Activation", activation_of(pass));
-    write_inputs(&expressions.function, config);
+    write_inputs(expressions.function, config);
     write_backward(*this, pass, expressions, config);
     const activation::ForwardForm form{.takes_constant_factors = takes_constant_factors};
     return hopper_source(function_source(*this, *this, expressions, form), config);

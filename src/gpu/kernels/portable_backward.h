@@ -58,7 +58,7 @@ struct PortableBackward : PortableKernel, FunctionForm {
     ConfigText config;
     write_attention(*this, expressions, config);
     config.type("Activation", "::ActivationWithDerivative");
-    write_inputs(&expressions.function, config);
+    write_inputs(expressions.function, config);
     constexpr LayoutName rows_layout = {"RowsLayout", "common/packed_layout.cuh"},
                          mapped_layout = {"MappedLayout", "common/packed_layout.cuh"};
     write_portable(*this, owns_rows ? rows_layout : has_batch_map ? mapped_layout : packed_layout, "key_warps", config);

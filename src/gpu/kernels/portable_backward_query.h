@@ -28,7 +28,7 @@ struct PortableBackwardQuery : PortableKernel, FunctionForm {
     ConfigText config;
     write_attention(*this, expressions, config);
     config.type("Activation", "::ActivationWithDerivative");
-    write_inputs(&expressions.function, config);
+    write_inputs(expressions.function, config);
     write_portable(*this, packed_layout, "warps", config);
     config.flag("queries_shared", queries_shared);
     return {.functions = function_source(*this, *this, expressions), .config = config.text(), .ctas = ctas};

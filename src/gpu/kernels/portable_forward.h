@@ -33,7 +33,7 @@ struct PortableForward : PortableKernel, FunctionForm {
     ConfigText config;
     write_attention(*this, expressions, config);
     config.type("Activation", "::Activation");
-    write_inputs(&expressions.function, config);
+    write_inputs(expressions.function, config);
     write_portable(*this, has_pages ? paged_layout : packed_layout, "warps", config);
     return {.functions = function_source(*this, *this, expressions), .config = config.text(), .ctas = ctas};
   }
