@@ -330,36 +330,34 @@ HeadInputs backward_inputs_of(const Function& function, Accuracy accuracy, Forwa
   return head;
 }
 
+/// Returns a program of f, f' and other results with its factors.
+FactoredProgram factored(const Function& function, const Program& program, Accuracy accuracy, ValueFactor kind,
+                         const HeadInputs& head) {
+  if (accuracy == Accuracy::exact) return {1, 1, program};
+  return rewrite_fast(function.value(), program, ValueFactor::is_one, kind, head).value_and_derivative;
+}
+
 Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
-  FactoredProgram both = {1, 1, function.value_and_derivative()};
-  if (accuracy == Accuracy::fast) {
-    const HeadInputs head = backward_inputs_of(function, accuracy, form);
-    const ValueFactor kind = head.may_lack_one ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
-    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, kind, head).value_and_derivative;
-  }
-  return backward_struct(name, all, accuracy, both, form);
+  const HeadInputs head = backward_inputs_of(function, accuracy, form);
+  const ValueFactor kind = head.may_lack_one ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
+  return backward_struct(name, all, accuracy, factored(function, function.value_and_derivative(), accuracy, kind, head),
+                         form);
 }
 
 Struct unguarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
-  const bool is_fast = accuracy == Accuracy::fast;
-  FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
-  FactoredProgram guarded = {1, 1, function.value_and_derivative()};
-  if (is_fast) {
-    ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
-    if (form.is_of_list) kind = ValueFactor::is_one;
-    const HeadInputs head = backward_inputs_of(function, accuracy, form);
-    // The factor of dV is a constant: its sum may be over several query heads.
-    if (head.any()) kind = ValueFactor::is_one;
-    guarded = rewrite_fast(function.value(), guarded.program, kind, ValueFactor::is_one, head).value_and_derivative;
-    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind, head).value_and_derivative;
-  }
+  const HeadInputs head = backward_inputs_of(function, accuracy, form);
+  const Program& guarded = function.value_and_derivative();
+  const Program& unguarded = function.unguarded_value_and_derivative();
   // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
-  const bool is_other =
-      function.has_guards() && is_same_where_finite(joined(function.value(), function.value_and_derivative(),
-                                                           function.unguarded_value_and_derivative(), is_fast));
-  return backward_struct(name, all, accuracy, is_other ? unguarded : guarded, form);
+  const bool is_other = function.has_guards() &&
+                        is_same_where_finite(joined(function.value(), guarded, unguarded, accuracy == Accuracy::fast));
+  ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+  // The factor of dV is a constant: its sum may be over several query heads.
+  if (!is_other || form.is_of_list || head.any()) kind = ValueFactor::is_one;
+  return backward_struct(name, all, accuracy, factored(function, is_other ? unguarded : guarded, accuracy, kind, head),
+                         form);
 }
 
 /// Returns the program with all results but the first one multiplied by an input.
@@ -386,15 +384,13 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
     tensors.push_back(input.tensor);
   }
   if (wanted.empty()) return "";
-  FactoredProgram all = {1, 1, times_gradient(function.derivatives(wanted, true), function.inputs().size() + 1)};
-  if (accuracy == Accuracy::fast) {
-    HeadInputs head = head_inputs_of(function, accuracy, form);
-    // The factor of dS is also one of dQ and dK. The factors of the other derivatives are multiplied by their sums.
-    head.take_factors.assign(1 + wanted.size(), true);
-    head.take_factors[0] = form.takes_head_factors;
-    const ValueFactor kind = head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
-    all = rewrite_fast(function.value(), all.program, ValueFactor::is_one, kind, head).value_and_derivative;
-  }
+  HeadInputs head = head_inputs_of(function, accuracy, form);
+  // The factor of dS is also one of dQ and dK. The factors of the other derivatives are multiplied by their sums.
+  head.take_factors.assign(1 + wanted.size(), true);
+  head.take_factors[0] = form.takes_head_factors;
+  const ValueFactor kind = head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
+  const FactoredProgram all = factored(
+      function, times_gradient(function.derivatives(wanted, true), function.inputs().size() + 1), accuracy, kind, head);
   const RealPrinter results(all.program, function.inputs(), accuracy, function.parameters().size());
   std::string terms, factors;
   for (std::size_t k = 0; k < wanted.size(); ++k) {

@@ -165,7 +165,7 @@ class Factoring {
     if (term.head == none) return number == 1 ? term.node : scaled(to_, number, term.node);
     const NodeId factor = number == 1 ? term.head : scaled(to_, number, term.head);
     if (to_.is_number(term.node)) return scaled(to_, to_[term.node].number, factor);
-    if (rules_.distributes && takes_head(term.node)) return times_head(factor, term.node);
+    if (rules_.distributes && takes_factor(to_, term.node)) return times_head(factor, term.node);
     return to_.multiply(factor, term.node);
   }
 
@@ -176,23 +176,13 @@ class Factoring {
     return is_sum && to_.is_number(node.a);
   }
 
-  /// Whether the constants of the node can absorb a factor of the head: c0 + x, c x, x y and x + x y, where x is such a
-  /// node.
-  bool takes_head(NodeId id) const {
-    const Node& node = to_[id];
-    if (is_term(to_, id) || is_number_and_more(id)) return true;
-    if (node.operation == Operation::multiply) return takes_head(node.a) || takes_head(node.b);
-    const bool is_sum = node.operation == Operation::add || node.operation == Operation::subtract;
-    return is_sum && takes_head(node.a) && takes_head(node.b);
-  }
-
   /// factor * x for a node that takes it: factor * (c0 + c x) is factor c0 + factor c * x.
   NodeId times_head(NodeId factor, NodeId id) {
     const Node node = to_[id];
     if (to_.is_number(id)) return scaled(to_, node.number, factor);
     if (is_term(to_, id)) return to_.multiply(scaled(to_, to_[node.a].number, factor), node.b);
     if (node.operation == Operation::multiply) {
-      return takes_head(node.b) ? to_.multiply(node.a, times_head(factor, node.b))
+      return takes_factor(to_, node.b) ? to_.multiply(node.a, times_head(factor, node.b))
                                 : to_.multiply(times_head(factor, node.a), node.b);
     }
     if (node.operation == Operation::add || node.operation == Operation::subtract) {
@@ -279,7 +269,7 @@ class Factoring {
     const NodeId head = product_of_heads(a.head, b.head);
     if (to_.is_number(b.node)) std::swap(a, b);
     if (to_.is_number(a.node)) return {to_[a.node].number * a.number * b.number, b.node, head};
-    const Product product = head_.any() ? shared_product(a.node, b.node) : product_of(a.node, b.node);
+    const Term product = head_.any() ? shared_product(a.node, b.node) : product_of(a.node, b.node);
     return {a.number * b.number * product.number, product.node, head};
   }
 
@@ -288,27 +278,14 @@ class Factoring {
     return head_.any() && node.operation == Operation::input && static_cast<std::size_t>(node.number) == head_.gradient;
   }
 
-  /// A number times a node.
-  struct Product {
-    double number = 1;
-    NodeId node = 0;
-  };
-
-  Product product_of(NodeId a, NodeId b) {
-    if (is_one_and_more(a)) std::swap(a, b);
-    if (is_one_and_more(b)) {
-      // y (c + c t) = c (y + y t): one instruction.
-      const Node sum = to_[b];
-      const NodeId t = is_term(to_, sum.b) ? to_[sum.b].b : sum.b;
-      return {to_[sum.a].number, to_.add(a, to_.multiply(a, t))};
-    }
-    if (is_one_and_less(a)) std::swap(a, b);
-    if (is_one_and_less(b)) {
-      const Node sum = to_[b];
-      const NodeId t = is_term(to_, sum.b) ? to_[sum.b].b : sum.b;
-      return {to_[sum.a].number, to_.subtract(a, to_.multiply(a, t))};
-    }
-    return {1, to_.multiply(a, b)};
+  Term product_of(NodeId a, NodeId b) {
+    if (is_one_and_more(a) || (!is_one_and_more(b) && is_one_and_less(a))) std::swap(a, b);
+    const bool is_more = is_one_and_more(b);
+    if (!is_more && !is_one_and_less(b)) return {1, to_.multiply(a, b)};
+    // y (c + c t) = c (y + y t): one instruction.
+    const Node sum = to_[b];
+    const NodeId product = to_.multiply(a, is_term(to_, sum.b) ? to_[sum.b].b : sum.b);
+    return {to_[sum.a].number, is_more ? to_.add(a, product) : to_.subtract(a, product)};
   }
 
   /// The factors of a product: their product is `number` times the node.
@@ -324,7 +301,7 @@ class Factoring {
 
   /// Returns a product of two nodes. If a known product has all or all but one of its factors, the result is made of
   /// it: the derivatives with respect to numbers of the head are products of the score and of factors of f.
-  Product shared_product(NodeId a, NodeId b) {
+  Term shared_product(NodeId a, NodeId b) {
     const Factors of_a = factors_of(a), of_b = factors_of(b);
     Factors of_both{of_a.number * of_b.number, joined(of_a.nodes, of_b.nodes)};
     double number = 1;  // a b is this number times the product that is made
@@ -340,7 +317,7 @@ class Factoring {
       a = known;
       b = rest.front();
     }
-    const Product product = product_of(a, b);
+    const Term product = product_of(a, b);
     of_both.number *= number * product.number;
     products_.insert({product.node, of_both});
     return {number * product.number, product.node};

@@ -17,8 +17,6 @@ namespace gdpa::activation {
 
 namespace {
 
-enum class Verdict : std::uint8_t { holds, fails, unknown };
-
 /// Maps the numbers of fp32 or fp64 to integers in the same order. The middle of two such integers has about the mean
 /// exponent.
 template <class Real>
@@ -35,9 +33,10 @@ class Ordered {
   }
 };
 
-/// Returns whether `check` holds on [from, to]. A piece with an unknown verdict is divided into halves.
-template <class Real, class Check>
-bool holds_for_all(Real from, Real to, const Check& check) {
+/// Returns whether a statement holds on [from, to]. A piece on which `holds_on` does not prove it is divided into
+/// halves, unless `fails_at` an end.
+template <class Real, class Fails, class Holds>
+bool holds_for_all(Real from, Real to, const Fails& fails_at, const Holds& holds_on) {
   using Order = Ordered<Real>;
   constexpr int most_pieces = 4096;
   std::vector<std::pair<typename Order::Bits, typename Order::Bits>> left = {{Order::from(from), Order::from(to)}};
@@ -45,9 +44,8 @@ bool holds_for_all(Real from, Real to, const Check& check) {
     if (pieces == most_pieces) return false;
     const auto [low, high] = left.back();
     left.pop_back();
-    const Verdict verdict = check(Interval<Real>{Order::to(low), Order::to(high)});
-    if (verdict == Verdict::holds) continue;
-    if (verdict == Verdict::fails || low == high) return false;
+    if (holds_on(Interval<Real>{Order::to(low), Order::to(high)})) continue;
+    if (low == high || fails_at(Order::to(low)) || fails_at(Order::to(high))) return false;
     using Distance = std::make_unsigned_t<typename Order::Bits>;
     const auto distance = static_cast<Distance>(static_cast<Distance>(high) - static_cast<Distance>(low));
     const auto middle = static_cast<typename Order::Bits>(low + static_cast<typename Order::Bits>(distance / 2));
@@ -84,18 +82,11 @@ class Equality {
 
  private:
   bool have_equal_operands(const Step& one, const Step& other) {
-    if (one.operation != other.operation) return false;
-    switch (operand_count(one.operation)) {
-      case 0:
-        return false;
-      case 1:
-        return holds(one.a, other.a);
-      case 2:
-        return (holds(one.a, other.a) && holds(one.b, other.b)) ||
-               (commutes(one.operation) && holds(one.a, other.b) && holds(one.b, other.a));
-      default:
-        return holds(one.a, other.a) && holds(one.b, other.b) && holds(one.c, other.c);
-    }
+    const int operands = operand_count(one.operation);
+    if (one.operation != other.operation || operands == 0) return false;
+    const bool are_in_order =
+        holds(one.a, other.a) && (operands < 2 || holds(one.b, other.b)) && (operands < 3 || holds(one.c, other.c));
+    return are_in_order || (commutes(one.operation) && holds(one.a, other.b) && holds(one.b, other.a));
   }
 
   std::uint16_t representative(std::uint16_t index) const {
@@ -126,37 +117,31 @@ bool are_equal(const Program& program, double from, double to) {
     const std::vector<double> results = evaluate(program, score);
     return !(results[0] == results[1]);  // of NaN too
   };
-  return holds_for_all<double>(from, to, [&](const Interval<double>& piece) {
-    if (differs_at(piece.low) || differs_at(piece.high)) return Verdict::fails;
+  return holds_for_all<double>(from, to, differs_at, [&](const Interval<double>& piece) {
     Equality<double> equality(program, piece);
-    const bool is_number = !equality.range(program.results[0]).may_be_nan;
-    return is_number && equality.holds(program.results[0], program.results[1]) ? Verdict::holds : Verdict::unknown;
+    return !equality.range(program.results[0]).may_be_nan && equality.holds(program.results[0], program.results[1]);
   });
 }
 
 bool is_constant(const Program& program, double from, double to, double number) {
-  return holds_for_all<double>(from, to, [&](const Interval<double>& piece) {
+  const auto differs_at = [&](double score) { return !(evaluate(program, score)[0] == number); };
+  return holds_for_all<double>(from, to, differs_at, [&](const Interval<double>& piece) {
     const Interval<double> range = enclose(program, piece)[0];
-    if (range.low == number && range.high == number && !range.may_be_nan) return Verdict::holds;
-    const bool fails = !(evaluate(program, piece.low)[0] == number) || !(evaluate(program, piece.high)[0] == number);
-    return fails ? Verdict::fails : Verdict::unknown;
+    return range.low == number && range.high == number && !range.may_be_nan;
   });
 }
 
 bool is_level_in_fp32(const Program& program, Range scores) {
   const auto is_level_beyond = [&](double end, float last, float beyond) {
-    const auto value = [&](float score) { return evaluate_in_fp32(program, score)[0]; };
-    const float level = value(static_cast<float>(end));
-    const float at_infinity = value(beyond);
-    if (!std::isnan(at_infinity) && !is_same_bits(at_infinity, level)) return false;
     const auto first = static_cast<float>(end);
-    return holds_for_all<float>(std::fmin(first, last), std::fmax(first, last), [&](const Interval<float>& piece) {
-      const Interval<float> range = enclose(program, piece)[0];
-      const bool holds = is_same_bits(range.low, level) && is_same_bits(range.high, level) && !range.may_be_nan;
-      if (holds) return Verdict::holds;
-      const bool fails = !is_same_bits(value(piece.low), level) || !is_same_bits(value(piece.high), level);
-      return fails ? Verdict::fails : Verdict::unknown;
-    });
+    const float level = evaluate_in_fp32(program, first)[0];
+    const auto differs_at = [&](float score) { return !is_same_bits(evaluate_in_fp32(program, score)[0], level); };
+    if (differs_at(beyond) && !std::isnan(evaluate_in_fp32(program, beyond)[0])) return false;
+    return holds_for_all<float>(
+        std::fmin(first, last), std::fmax(first, last), differs_at, [&](const Interval<float>& piece) {
+          const Interval<float> range = enclose(program, piece)[0];
+          return is_same_bits(range.low, level) && is_same_bits(range.high, level) && !range.may_be_nan;
+        });
   };
   return (scores.low == -infinity || is_level_beyond(scores.low, -greatest_fp32, -infinity_fp32)) &&
          (scores.high == infinity || is_level_beyond(scores.high, greatest_fp32, infinity_fp32));
@@ -172,17 +157,16 @@ bool is_same_where_finite(const Program& program) {
     return false;
   };
   if (is_wrong_at(infinity_fp32) || is_wrong_at(-infinity_fp32)) return false;
-  return holds_for_all<float>(-greatest_fp32, greatest_fp32, [&](const Interval<float>& piece) {
-    if (is_wrong_at(piece.low) || is_wrong_at(piece.high)) return Verdict::fails;
+  return holds_for_all<float>(-greatest_fp32, greatest_fp32, is_wrong_at, [&](const Interval<float>& piece) {
     Equality<float> equality(program, piece);
     for (std::size_t i = 0; i < half; ++i) {
       const std::uint16_t expected = program.results[i], got = program.results[half + i];
       // A result of 0, or NaN from 0 times infinity, is right where 0 is expected.
       const Interval<float>&x = equality.range(expected), &y = equality.range(got);
       const bool is_constant = x.low == x.high && y.low == y.high && x.low == y.low && !x.may_be_nan;
-      if (!is_constant && !equality.holds(expected, got)) return Verdict::unknown;
+      if (!is_constant && !equality.holds(expected, got)) return false;
     }
-    return Verdict::holds;
+    return true;
   });
 }
 
