@@ -138,15 +138,15 @@ struct StoredFile {
 };
 
 /// The files of the folder, without those that another process removes at the same time.
-std::vector<StoredFile> entries_of(const fs::path& folder) {
-  std::vector<StoredFile> entries;
+std::vector<StoredFile> files_of(const fs::path& folder) {
+  std::vector<StoredFile> files;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;
-    StoredFile entry{it->path(), it->last_write_time(gone), it->file_size(gone)};
-    if (!gone) entries.push_back(std::move(entry));
+    StoredFile stored{it->path(), it->last_write_time(gone), it->file_size(gone)};
+    if (!gone) files.push_back(std::move(stored));
   }
-  return entries;
+  return files;
 }
 
 }  // namespace
@@ -190,8 +190,8 @@ std::optional<Cache::Result> Cache::find(std::string_view key, std::string_view 
 std::optional<Cache::Result> Cache::find_newest(std::string_view key) const {
   const std::string prefix = hexadecimal(key) + "-";
   std::vector<std::string> versions;
-  for (const StoredFile& entry : entries_of(settings_.folder)) {
-    const std::string name = entry.file.filename().string();
+  for (const StoredFile& stored : files_of(settings_.folder)) {
+    const std::string name = stored.file.filename().string();
     if (!name.starts_with(prefix) || !name.ends_with(entry_suffix)) continue;
     versions.push_back(name.substr(prefix.size(), name.size() - prefix.size() - entry_suffix.size()));
   }
@@ -236,30 +236,37 @@ Cache::Result Cache::find_or_build(std::string_view key, std::string_view versio
   return result;
 }
 
-CacheUsage Cache::usage() const {
-  CacheUsage usage;
-  for (const StoredFile& entry : entries_of(settings_.folder)) {
-    if (!ends_with(entry.file, entry_suffix)) continue;
+KernelCache Cache::usage() const {
+  KernelCache usage;
+  usage.folder = settings_.folder.string();
+  usage.limit_bytes = static_cast<int64_t>(settings_.limit_bytes);
+  for (const StoredFile& stored : files_of(settings_.folder)) {
+    if (!ends_with(stored.file, entry_suffix)) continue;
     ++usage.entries;
-    usage.bytes += entry.bytes;
+    usage.bytes += static_cast<int64_t>(stored.bytes);
   }
   std::error_code ignored;
   fs::create_directories(settings_.folder, ignored);
   const fs::path probe = settings_.folder / fmt::format("writable.{}{}", ::getpid(), unfinished_suffix);
-  if (!File(std::fopen(probe.c_str(), "we"))) usage.problem = std::strerror(errno);
+  if (!File(std::fopen(probe.c_str(), "we"))) {
+    usage.advice = fmt::format(
+        "it cannot be written ({}), so that every process compiles its kernels anew: set GDPA_CACHE_DIR to a folder "
+        "that can",
+        std::strerror(errno));
+  }
   ::unlink(probe.c_str());
   return usage;
 }
 
 void Cache::shrink() const {
-  std::vector<StoredFile> entries = entries_of(settings_.folder);
+  std::vector<StoredFile> entries = files_of(settings_.folder);
   std::error_code gone;
   const auto now = fs::file_time_type::clock::now();
-  std::erase_if(entries, [&](const StoredFile& entry) {
-    if (ends_with(entry.file, unfinished_suffix) && now - entry.used > unfinished_lifetime) {
-      fs::remove(entry.file, gone);  // a killed process has left it
+  std::erase_if(entries, [&](const StoredFile& stored) {
+    if (ends_with(stored.file, unfinished_suffix) && now - stored.used > unfinished_lifetime) {
+      fs::remove(stored.file, gone);  // a killed process has left it
     }
-    return !ends_with(entry.file, entry_suffix) && !ends_with(entry.file, record_suffix);
+    return !ends_with(stored.file, entry_suffix) && !ends_with(stored.file, record_suffix);
   });
   std::uintmax_t total = 0;
   for (const StoredFile& entry : entries) total += entry.bytes;

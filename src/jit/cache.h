@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "gdpa/system.h"
+
 namespace gdpa::jit {
 
 /// The folder and the size limit of the cache.
@@ -20,13 +22,6 @@ struct CacheSettings {
   /// Returns $GDPA_CACHE_DIR, $XDG_CACHE_HOME/gdpa or ~/.cache/gdpa, in this order, and $GDPA_CACHE_LIMIT, a size such
   /// as 500000000, 1.5G or "512 MiB" (docs/compilation.md). Throws Error (value) for another text.
   static CacheSettings from_environment();
-};
-
-/// The contents of the folder, for `gdpa doctor`.
-struct CacheUsage {
-  std::int64_t entries = 0;
-  std::uintmax_t bytes = 0;
-  std::string problem;  ///< the reason why the folder cannot be written, or empty
 };
 
 /// A folder with one file for each entry. Any number of processes may use it, and a process may be killed at any point,
@@ -56,9 +51,7 @@ class Cache {
   void write_record(std::string_view key, std::string_view text) const;
 
   /// Creates the folder if possible, and tests whether it can be written.
-  CacheUsage usage() const;
-
-  const CacheSettings& settings() const { return settings_; }
+  KernelCache usage() const;
 
  private:
   std::filesystem::path file_of(std::string_view key, std::string_view version) const;

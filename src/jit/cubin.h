@@ -15,10 +15,9 @@ class Cubin {
   /// Returns the value of an `extern "C" __constant__ int`, or nothing if the cubin has no constant of this name.
   std::optional<int> constant(std::string_view name) const;
 
-  std::optional<int> registers() const;  ///< of a thread
-  std::optional<int> local_bytes()
-      const;  ///< of local memory in a thread: spilled registers, and arrays with a variable index
-  int static_shared_bytes() const;  ///< of a CTA, without the dynamic shared memory
+  std::optional<int> registers() const;    ///< of a thread
+  std::optional<int> local_bytes() const;  ///< of a thread: spilled registers, and arrays with a variable index
+  int static_shared_bytes() const;         ///< of a CTA, without the dynamic shared memory
 
  private:
   std::string_view image_;

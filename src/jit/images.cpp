@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "gdpa/version.h"
-#include "jit/headers.h"
 
 namespace gdpa::jit {
 namespace {

@@ -15,7 +15,6 @@
 
 #include "definition/environment.h"
 #include "gdpa/error.h"
-#include "jit/headers.h"
 
 namespace gdpa::jit {
 
@@ -120,12 +119,10 @@ void* open_library() {
 
 /// Returns line `number` of a text. The first line is 1.
 std::string line_of(const std::string& text, int number) {
-  std::size_t begin = 0;
-  for (int line = 1; line < number && begin != std::string::npos; ++line) {
-    begin = text.find('\n', begin);
-    if (begin != std::string::npos) ++begin;
-  }
-  return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+  std::istringstream stream(text);
+  std::string line;
+  for (int i = 0; i < number; ++i) std::getline(stream, line);
+  return stream ? line : "";
 }
 
 /// Returns the generated line of the first error in a log: "line 12: ...".

@@ -13,6 +13,16 @@ struct Source {
   std::string subject;
 };
 
+/// A header that a source may include: #include "common/elementary.cuh".
+struct Header {
+  std::string name;
+  std::string text;
+};
+
+/// Returns every file of kernels/, with its path relative to that folder, and the headers of src/ and include/ that
+/// these files include. They are embedded in the library (src/jit/CMakeLists.txt).
+const std::vector<Header>& embedded_headers();
+
 struct Compiled {
   std::string cubin;
   std::string log;  ///< the log of NVRTC: warnings, and the report of ptxas if the options request it

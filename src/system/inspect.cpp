@@ -108,20 +108,6 @@ Component nvrtc() {
   return component;
 }
 
-KernelCache kernel_cache() {
-  const jit::Cache cache(jit::CacheSettings::from_environment());
-  const jit::CacheUsage usage = cache.usage();
-  KernelCache result{cache.settings().folder.string(), usage.entries, static_cast<int64_t>(usage.bytes),
-                     static_cast<int64_t>(cache.settings().limit_bytes), ""};
-  if (!usage.problem.empty()) {
-    result.advice = fmt::format(
-        "it cannot be written ({}), so that every process compiles its kernels anew: set GDPA_CACHE_DIR to a folder "
-        "that can",
-        usage.problem);
-  }
-  return result;
-}
-
 }  // namespace
 
 System inspect_system() {
@@ -144,7 +130,7 @@ System inspect_system() {
                          cuda_driver(gpus),
                          nvrtc()},
           .gpus = gpus,
-          .cache = kernel_cache()};
+          .cache = jit::Cache(jit::CacheSettings::from_environment()).usage()};
 }
 
 }  // namespace gdpa

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "jit/cache.h"
-#include "jit/headers.h"
 #include "jit/nvrtc.h"
 
 namespace gdpa::gpu {

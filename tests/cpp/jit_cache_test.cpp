@@ -302,12 +302,12 @@ TEST_F(JitCache, SaysWhatItHoldsAndWhyItCannotBeWritten) {
   EXPECT_EQ(cache().usage().entries, 0);
   cache().find_or_build("a", version, [] { return image_of("a"); });
   cache().find_or_build("b", version, [] { return image_of("b"); });
-  const CacheUsage usage = cache().usage();
+  const KernelCache usage = cache().usage();
   EXPECT_EQ(usage.entries, 2);
-  EXPECT_GT(usage.bytes, 200'000U);
-  EXPECT_EQ(usage.problem, "");
+  EXPECT_GT(usage.bytes, 200'000);
+  EXPECT_EQ(usage.advice, "");
   EXPECT_TRUE(files_ending(".part").empty());
-  EXPECT_NE(Cache({"/proc/gdpa-cache", 1 << 30}).usage().problem, "");
+  EXPECT_NE(Cache({"/proc/gdpa-cache", 1 << 30}).usage().advice, "");
 }
 
 TEST_F(JitCache, ABuilderThatThrowsLeavesNoEntry) {
