@@ -1,6 +1,7 @@
 // The GPUs of this machine, and the rates that their clocks and widths allow. It queries the driver and creates no
 // context.
 #include <array>
+#include <map>
 
 #include "gdpa/system.h"
 #include "gpu/driver.h"
@@ -9,16 +10,12 @@
 namespace gdpa {
 namespace {
 
-/// The multiplications and additions of a multiprocessor in each clock cycle, for dense 16-bit products with fp32 sums.
-/// The number for tf32 is half of it.
-struct ProductRate {
-  int capability;
-  double flops_per_clock;
-};
+/// The multiplications and additions of a multiprocessor in each clock cycle, for dense 16-bit products with fp32 sums,
+/// by compute capability. The number for tf32 is half of it.
+const std::map<int, double> flops_per_clock = {{80, 2048},  {86, 1024},  {87, 2048},  {89, 1024}, {90, 4096},
+                                               {100, 8192}, {103, 8192}, {120, 1024}, {121, 1024}};
 
-constexpr std::array product_rates = {ProductRate{80, 2048},  ProductRate{86, 1024},  ProductRate{87, 2048},
-                                      ProductRate{89, 1024},  ProductRate{90, 4096},  ProductRate{100, 8192},
-                                      ProductRate{103, 8192}, ProductRate{120, 1024}, ProductRate{121, 1024}};
+int capability_of(const GpuDevice& gpu) { return 10 * gpu.compute_major + gpu.compute_minor; }
 
 GpuDevice describe(const gpu::Driver& driver, int device) {
   const auto ask = [&](gpu::DeviceAttribute attribute) {
@@ -41,7 +38,7 @@ GpuDevice describe(const gpu::Driver& driver, int device) {
   constexpr double transfers_per_clock = 2, bits_per_byte = 8;
   gpu.bytes_per_second = transfers_per_clock * 1e3 * ask(Attribute::memory_clock_kilohertz) *
                          ask(Attribute::memory_bus_bits) / bits_per_byte;
-  gpu.advice = gpu::why_unsupported(10 * gpu.compute_major + gpu.compute_minor);
+  gpu.advice = gpu::why_unsupported(capability_of(gpu));
   return gpu;
 }
 
@@ -61,12 +58,8 @@ double peak_flops(const GpuDevice& gpu, DType dtype, bool allow_tf32) {
   double share = 0;
   if (dtype == DType::bfloat16 || dtype == DType::float16) share = 1;
   if (dtype == DType::float32) share = allow_tf32 ? 1.0 / 2 : 1.0 / 6;
-  for (const ProductRate& rate : product_rates) {
-    if (rate.capability == 10 * gpu.compute_major + gpu.compute_minor) {
-      return share * rate.flops_per_clock * gpu.multiprocessors * gpu.clock;
-    }
-  }
-  return 0;
+  const auto found = flops_per_clock.find(capability_of(gpu));
+  return found == flops_per_clock.end() ? 0 : share * found->second * gpu.multiprocessors * gpu.clock;
 }
 
 }  // namespace gdpa

@@ -58,21 +58,13 @@ double best_rate(int threads, const std::function<double(Clock::time_point stop)
   return best;
 }
 
-libxsmm_smmfunction dispatch(const float* alpha, const float* beta) {
-  return libxsmm_smmdispatch(tile_rows, tile_columns, tile_depth, nullptr, nullptr, nullptr, alpha, beta, nullptr,
-                             nullptr);
-}
-
-libxsmm_dmmfunction dispatch(const double* alpha, const double* beta) {
-  return libxsmm_dmmdispatch(tile_rows, tile_columns, tile_depth, nullptr, nullptr, nullptr, alpha, beta, nullptr,
-                             nullptr);
-}
-
-template <class Number>
-double product_rate(int threads) {
+/// `dispatch` is the function of libxsmm that generates products of this type of numbers.
+template <class Number, class Dispatch>
+double product_rate(int threads, Dispatch dispatch) {
   const Number one = 1;
   const Number zero = 0;
-  const auto product = dispatch(&one, &zero);
+  const auto product =
+      dispatch(tile_rows, tile_columns, tile_depth, nullptr, nullptr, nullptr, &one, &zero, nullptr, nullptr);
   if (product == nullptr) throw Error(ErrorKind::runtime, "libxsmm cannot generate products for this processor");
   return best_rate(threads, [product](Clock::time_point stop) {
     const std::vector<Number> a(tile_rows * tile_depth, Number{1});
@@ -111,8 +103,8 @@ double copy_rate(int threads) {
 ProcessorRates measure_processor_rates(DType dtype, int threads) {
   ProcessorRates rates;
   rates.threads = threads > 0 ? threads : plan::this_processor().threads;
-  rates.product_flops =
-      dtype == DType::float64 ? product_rate<double>(rates.threads) : product_rate<float>(rates.threads);
+  rates.product_flops = dtype == DType::float64 ? product_rate<double>(rates.threads, libxsmm_dmmdispatch)
+                                                : product_rate<float>(rates.threads, libxsmm_smmdispatch);
   rates.copy_bytes = copy_rate(rates.threads);
   return rates;
 }
