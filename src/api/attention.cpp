@@ -4,10 +4,13 @@
 #include <algorithm>
 
 #include "api/checks.h"
+#include "api/norm_checks.h"
 #include "cpu/backend.h"
 #include "cpu/mask.h"
 #include "gdpa/compile.h"
+#include "gdpa/norm.h"
 #include "gpu/backend.h"
+#include "gpu/kernels/norm.h"
 #include "plan/cpu_plan.h"
 #include "plan/work.h"
 
@@ -102,6 +105,22 @@ Plan explain(const Attention& attention, Direction direction, const std::string&
   Plan plan = plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
   plan.flops = flops_on_cpu(attention, call);
   return plan;
+}
+
+void norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics) {
+  api::check_norm_forward(norm, y, statistics);
+  gpu::run_norm(norm, y, statistics);
+}
+
+void norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
+                   const NormGradients& gradients) {
+  api::check_norm_backward(norm, grad_y, statistics, gradients);
+  gpu::run_norm_backward(norm, grad_y, statistics, gradients);
+}
+
+int64_t norm_workspace_bytes(const Norm& norm, const NormGradients& gradients) {
+  api::check_norm(norm, false);
+  return gpu::norm_workspace_bytes(norm, gradients);
 }
 
 }  // namespace gdpa

@@ -376,7 +376,7 @@ const std::string& Activation::text() const { return function_->text(); }
 
 std::string describe(std::string_view text, bool is_condition) {
   using namespace activation;
-  const Form form = is_condition ? Form::condition : Form::number;
+  const auto form = is_condition ? activation::Form::condition : activation::Form::number;
   const Parsed parsed = named(form, [&] { return parse(text, form); });
   std::vector<std::string> numbers, names, reads;
   for (const auto& [name, number] : parsed.bindings) {
