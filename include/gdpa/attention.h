@@ -48,10 +48,9 @@ struct OutScale {
 /// A tensor that the expression reads by index, as in "s + table[head, clamp(q_idx - kv_idx, 0, 127)]":
 ///   - has one axis for each index. An index beyond an axis is clamped, so an axis of size 1 is broadcast
 ///   - has at least as many elements as the packed query has rows on an axis whose index is q_row alone, or exactly
-///   one.
-///     The same holds for kv_row and the packed key
+///     one. The same holds for kv_row and the packed key
 ///   - is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A tensor that is an index is int32 or
-///   int64
+///     int64
 struct Parameter {
   std::string name;
   TensorView value;
@@ -104,8 +103,7 @@ struct PreparedMask {
 ///           is 0 or more, no number is below the one before it, and the last number is at most the number of tokens.
 ///           Rows before the first number and after the last number belong to no sequence. On a GPU the host does not
 ///           read the numbers, and the kernels clamp wrong ones (docs/compilation.md).
-///   gapped  rank 3, (tokens, heads, head_dim), with the begin and the end of each sequence: (batch, 2), int32 or
-///   int64.
+///   gapped  rank 3, (tokens, heads, head_dim), with the begin and the end of each sequence (batch, 2; int32 or int64).
 ///           Sequence b has the rows from its begin up to, not including, its end. Sequences are in any order, and rows
 ///           between them belong to no sequence. Sequences of queries must not overlap. Sequences of keys may overlap:
 ///           the gradient of a common key is the sum over its sequences.
@@ -165,7 +163,7 @@ struct Attention {
   void* stream = nullptr;      ///< GPU: the CUstream of the launches. Null is the legacy default stream
   Workspace workspace = {};    ///< GPU: memory of the caller for backward
   bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 instead of three, with the precision of tf32
-  bool add_query = false;      ///< O = out_scale * P V + Q, a residual connection; see below
+  bool add_query = false;      ///< O = out_scale * P V + Q, a residual connection; see above
 };
 
 /// Computes O into `output`, with the dtype of the query.
@@ -192,12 +190,12 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// no element in common with an input or with another gradient, but the gradients may be interleaved views of one fused
 /// tensor. Rows that belong to no sequence become 0.
 ///
-/// An empty view, MutableTensorView{}, means that this gradient is not wanted. The call skips the products that only
-/// this gradient needs. `grad_parameters` has the wanted gradients of the tensors of the call: the sums over all scores
-/// that read an element. Positions that share an element, such as the batch entries of an axis of size 1, are summed.
-/// `grad_out_scale` is the gradient of OutScale::per_row, in its shape: for each row of the query, the sum of dO * P V
-/// over all heads and columns. Its dtype is float32, or on the CPU float64. At least one gradient must be wanted.
-/// Throws Error if an argument is wrong, before it writes anything. This example needs no gradient of keys and values:
+/// An empty view, MutableTensorView{}, means that this gradient is not wanted. `grad_parameters` has the wanted
+/// gradients of the tensors of the call: the sums over all scores that read an element. Positions that share an
+/// element, such as the batch entries of an axis of size 1, are summed. `grad_out_scale` is the gradient of
+/// OutScale::per_row, in its shape: for each row of the query, the sum of dO * P V over all heads and columns. Its
+/// dtype is float32, or on the CPU float64. At least one gradient must be wanted. This example needs no gradient of
+/// keys and values:
 ///
 ///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
@@ -206,7 +204,7 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
                        const MutableTensorView& grad_out_scale = {});
 
 /// Returns the bytes of device memory that a call needs in addition to inputs and outputs, for Attention::workspace: a
-/// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
+/// multiple of 256, or 0. It is 0 on the CPU.
 ///
 /// The size can depend on the dtypes and strides of the gradients, and on whether their rows begin at multiples of 16
 /// bytes. The first form assumes that the gradients are contiguous, that their rows begin at multiples of 16 bytes, and
@@ -223,7 +221,6 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
 /// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.
-/// Throws Error if an argument is wrong.
 ///
 /// The function compiles nothing and calls no driver, so it can be called while a CUDA graph is captured. On a GPU it
 /// does not read cumulative lengths: it assumes that each sequence of a jagged operand has the mean length. Otherwise
@@ -234,9 +231,9 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
 GDPA_API double flops(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 
 /// Returns the plan of forward or backward for this problem, without computing it. It reads only shapes, types and
-/// cumulative lengths, so operands may have null data. On a GPU it compiles the kernels, as compile() does. With an
-/// architecture ("sm_90a") the plan is for a GPU of this architecture, which the machine need not have, and the
-/// operands may be on the CPU. Throws Error for the same reasons as compile().
+/// cumulative lengths, so operands may have null data. On a GPU it compiles the kernels, and throws Error, as compile()
+/// does. With an architecture ("sm_90a") the plan is for a GPU of this architecture, which the machine need not have,
+/// and the operands may be on the CPU.
 ///
 ///     std::puts(gdpa::to_string(gdpa::explain(attention, gdpa::Direction::backward, "sm_90a")).c_str());
 GDPA_API Plan explain(const Attention& attention, Direction direction, const std::string& architecture = "",

@@ -46,15 +46,13 @@ struct NormGradients {
 /// Computes y, with the shape and dtype of x, and the statistics that norm_backward reads: (rows, 2), float32,
 /// contiguous, the mean (0 for rms) and rstd of each row.
 ///
-/// y has no element in common with an input. Throws Error if an argument is wrong, before anything is written, and
-/// Error (runtime) if no GPU or no NVRTC is found.
+/// y has no element in common with an input. Throws Error (runtime) if no GPU or no NVRTC is found.
 ///
 ///     gdpa::norm({.x = rows, .weight = weight, .stream = stream}, y, statistics);
 GDPA_API void norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics);
 
 /// Computes the wanted gradients from the gradient of y. Gradients of weight and bias are sums over the rows in one
-/// order, so they have the same bits every time. `norm` is the argument of the forward call. Its
-/// residual is not read.
+/// order, so they have the same bits every time. `norm` is the argument of the forward call. Its residual is not read.
 GDPA_API void norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
                             const NormGradients& gradients);
 

@@ -41,7 +41,7 @@ GDPA_API int64_t prepared_mask_bytes(const Attention& attention, const PrepareOp
 ///     cudaMalloc(&data, bytes);
 ///     attention.prepared_mask = gdpa::prepare_mask(attention, data, bytes);
 ///
-/// Throws Error if an argument is wrong, as forward does, and if there is no mask expression.
+/// Throws Error (value) if there is no mask expression.
 GDPA_API PreparedMask prepare_mask(const Attention& attention, void* data, int64_t bytes,
                                    const PrepareOptions& options = {});
 
