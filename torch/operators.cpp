@@ -434,13 +434,13 @@ Tensor copied_where_needed(const Tensor& tensor) {
   return copy;
 }
 
-/// Memory of PyTorch's allocator for the accumulators of backward on a GPU. It may be freed while the kernels still
-/// run, because the next allocation is used on the same stream.
-OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, int64_t bytes) {
+/// Memory of PyTorch's allocator for the accumulators of backward on a GPU, on the device of `like`. It may be freed
+/// while the kernels still run, because the next allocation is used on the same stream.
+OptionalTensor lend_workspace(gdpa::Workspace& workspace, const Tensor& like, int64_t bytes) {
   if (bytes == 0) return std::nullopt;
-  Tensor workspace = empty({bytes / gdpa::size_in_bytes(attention.query.dtype)}, query);
-  attention.workspace = {workspace.data_ptr(), bytes};
-  return workspace;
+  Tensor memory = empty({bytes / gdpa::size_in_bytes(gdpa::DType::int32)}, aoti_torch_dtype_int32(), like);
+  workspace = {memory.data_ptr(), bytes};
+  return memory;
 }
 
 /// Returns the dtype of the wanted gradients of tensors of the call. On a GPU it is the dtype of these tensors, or
@@ -510,7 +510,7 @@ std::tuple<Tensor, Tensor> compute_gradients(const Problem& problem, const Tenso
   const auto rows_view = gradient_view("gradient of out_scale", of_rows);
   const int64_t bytes =
       gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
-  const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
+  const OptionalTensor workspace = lend_workspace(attention.workspace, problem.query, bytes);
   gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
   return {*of_parameters.sums, of_rows ? *of_rows : empty({0}, problem.query)};
 }
@@ -666,10 +666,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward(Stack stack) {
   const std::tuple gradients{gradient_of(call.x, views.x), gradient_of(call.weight, views.weight),
                              gradient_of(call.bias, views.bias), gradient_of(call.gate, views.gate)};
   gdpa::Norm norm = call.norm();
-  const int64_t bytes = gdpa::norm_workspace_bytes(norm, views);
-  const Tensor workspace =
-      empty({bytes / gdpa::size_in_bytes(gdpa::DType::float32)}, aoti_torch_dtype_float32(), call.x);
-  if (bytes > 0) norm.workspace = {workspace.data_ptr(), bytes};
+  const OptionalTensor workspace = lend_workspace(norm.workspace, call.x, gdpa::norm_workspace_bytes(norm, views));
   const Tensor grad = copied_where_needed(given_grad);
   gdpa::norm_backward(norm, view_of("grad_y", grad), view_of("statistics", statistics), views);
   return gradients;
