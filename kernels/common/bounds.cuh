@@ -84,8 +84,11 @@ GDPA_HOST_DEVICE inline Bounds rounded(double low, double high, Type type) {
   return is_float ? Bounds{outward(low, -1), outward(high, 1), type} : Bounds{low, high, type};
 }
 
-/// The hull of four numbers, rounded.
-GDPA_HOST_DEVICE inline Bounds rounded_hull(double a, double b, double c, double d, Type type) {
+/// The rounded hull of operation(a, b) at the ends of two enclosures.
+template <class Operation>
+GDPA_HOST_DEVICE inline Bounds hull_of_ends(const Bounds& x, const Bounds& y, Type type, Operation operation) {
+  const double a = operation(x.low, y.low), b = operation(x.low, y.high);
+  const double c = operation(x.high, y.low), d = operation(x.high, y.high);
   if (a != a || b != b || c != c || d != d) return unknown(type);
   return rounded(fmin(fmin(a, b), fmin(c, d)), fmax(fmax(a, b), fmax(c, d)), type);
 }
@@ -99,23 +102,20 @@ GDPA_HOST_DEVICE inline Bounds of_known(const Bounds& a, const Bounds& b, Operat
 }
 
 GDPA_HOST_DEVICE inline Bounds add(const Bounds& x, const Bounds& y) {
-  return of_known(
-      x, y, [](const Bounds& a, const Bounds& b, Type type) { return rounded(a.low + b.low, a.high + b.high, type); });
+  return of_known(x, y, [](auto a, auto b, Type type) { return rounded(a.low + b.low, a.high + b.high, type); });
 }
 GDPA_HOST_DEVICE inline Bounds subtract(const Bounds& x, const Bounds& y) {
-  return of_known(
-      x, y, [](const Bounds& a, const Bounds& b, Type type) { return rounded(a.low - b.high, a.high - b.low, type); });
+  return of_known(x, y, [](auto a, auto b, Type type) { return rounded(a.low - b.high, a.high - b.low, type); });
 }
 GDPA_HOST_DEVICE inline Bounds multiply(const Bounds& x, const Bounds& y) {
-  return of_known(x, y, [](const Bounds& a, const Bounds& b, Type type) {
-    return rounded_hull(a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high, type);
-  });
+  const auto product = [](double a, double b) { return a * b; };
+  return of_known(x, y, [&](auto a, auto b, Type type) { return hull_of_ends(a, b, type, product); });
 }
 /// A quotient is fp32.
 GDPA_HOST_DEVICE inline Bounds divide(const Bounds& x, const Bounds& y) {
   const Bounds a = converted(x, Type::float32), b = converted(y, Type::float32);
   if (a.is_unknown() || b.is_unknown() || (b.low <= 0 && b.high >= 0)) return unknown(Type::float32);
-  return rounded_hull(a.low / b.low, a.low / b.high, a.high / b.low, a.high / b.high, Type::float32);
+  return hull_of_ends(a, b, Type::float32, [](double p, double q) { return p / q; });
 }
 GDPA_HOST_DEVICE inline Bounds floor(const Bounds& a) { return {::floor(a.low), ::floor(a.high), a.type}; }
 GDPA_HOST_DEVICE inline Bounds floor_divide(const Bounds& x, const Bounds& y) {
@@ -123,13 +123,11 @@ GDPA_HOST_DEVICE inline Bounds floor_divide(const Bounds& x, const Bounds& y) {
   if (type == Type::float32) return floor(divide(x, y));
   if (x.is_unknown() || y.is_unknown() || (y.low <= 0 && y.high >= 0)) return unknown(type);
   // The quotient of integers below 2^53, rounded to fp64, may round up to the next integer.
-  const auto quotient = [](double a, double b) {
+  return hull_of_ends(x, y, type, [](double a, double b) {
     const double down = ::floor(a / b);
     const bool is_above = b > 0 ? down * b > a : down * b < a;
     return is_above ? down - 1 : down;
-  };
-  return rounded_hull(quotient(x.low, y.low), quotient(x.low, y.high), quotient(x.high, y.low),
-                      quotient(x.high, y.high), type);
+  });
 }
 GDPA_HOST_DEVICE inline Bounds negate(const Bounds& a) { return {-a.high, -a.low, a.type}; }
 GDPA_HOST_DEVICE inline Bounds absolute(const Bounds& a) {
@@ -143,12 +141,12 @@ GDPA_HOST_DEVICE inline Bounds sign(const Bounds& a) {
   return {of(a.low), of(a.high), a.type};
 }
 GDPA_HOST_DEVICE inline Bounds minimum(const Bounds& x, const Bounds& y) {
-  return of_known(x, y, [](const Bounds& a, const Bounds& b, Type type) {
+  return of_known(x, y, [](auto a, auto b, Type type) {
     return Bounds{fmin(a.low, b.low), fmin(a.high, b.high), type};
   });
 }
 GDPA_HOST_DEVICE inline Bounds maximum(const Bounds& x, const Bounds& y) {
-  return of_known(x, y, [](const Bounds& a, const Bounds& b, Type type) {
+  return of_known(x, y, [](auto a, auto b, Type type) {
     return Bounds{fmax(a.low, b.low), fmax(a.high, b.high), type};
   });
 }
