@@ -4,6 +4,7 @@
 
 #include "common/elementary.cuh"
 #include "common/sequence.cuh"
+#include "common/types.cuh"
 #include "definition/params.h"
 
 namespace gdpa::index {
@@ -163,29 +164,16 @@ struct ReadFloat32 {
   using Storage = float;
   __device__ __forceinline__ static float at(const Storage* element) { return __ldg(element); }
 };
-struct ReadBFloat16 {
+template <class Element>
+struct ReadHalf16 {
   using Storage = unsigned short;
-  __device__ __forceinline__ static float at(const Storage* element) {
-    return __uint_as_float(static_cast<unsigned>(__ldg(element)) << 16);
-  }
+  __device__ __forceinline__ static float at(const Storage* element) { return Element::number({__ldg(element)}); }
   __device__ __forceinline__ static float of_pair(unsigned pair, int i) {
-    return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000u);
+    return Element::number({static_cast<Storage>(i == 0 ? pair : pair >> 16)});
   }
 };
-struct ReadFloat16 {
-  using Storage = unsigned short;
-  __device__ __forceinline__ static float at(const Storage* element) { return of_bits(__ldg(element)); }
-  __device__ __forceinline__ static float of_pair(unsigned pair, int i) {
-    return of_bits(static_cast<unsigned short>(i == 0 ? pair : pair >> 16));
-  }
-
- private:
-  __device__ __forceinline__ static float of_bits(unsigned short bits) {
-    float number;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-    return number;
-  }
-};
+using ReadBFloat16 = ReadHalf16<BFloat16>;
+using ReadFloat16 = ReadHalf16<Float16>;
 struct ReadInt32 {
   using Storage = int;
   __device__ __forceinline__ static int at(const Storage* element) { return __ldg(element); }

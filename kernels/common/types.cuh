@@ -91,12 +91,7 @@ struct Float32 {
 };
 
 /// fp32 operands rounded to tf32, with one product, as in PyTorch with allow_tf32.
-struct TensorFloat32 {
-  using Storage = float;
-  static constexpr int bytes = 4;
-  static __device__ float number(Storage element) { return element; }
-  static __device__ Storage rounded(float number) { return number; }
-};
+struct TensorFloat32 : Float32 {};
 
 /// The two 16-bit elements of a word, in fp32.
 template <class Element>
