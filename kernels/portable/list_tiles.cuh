@@ -180,17 +180,21 @@ __device__ void list_keys_of_tile(const Params& params, const TileLists& lists, 
   if (last >= 0 && lists.query_tiles != nullptr) *in_query_list(last) |= TileList::first_writer;
 }
 
-/// Calls visit(work) by a warp for each tile of the side of `owner`, if the entry has memory for lists and queries and
-/// keys.
-template <class Layout, class Visit>
-__device__ void for_all_lists(const CommonArguments& arguments, const TileLists& lists, const Owner<Layout>& owner,
-                              bool owns_queries, Visit visit) {
+/// Calls visit(lists, work) by a warp for each tile of queries, or of keys, if the entry has memory for lists and
+/// queries and keys.
+template <class Config, class Visit>
+__device__ void for_all_lists(const CommonArguments& arguments, bool owns_queries, Visit visit) {
+  const Params& params = arguments.params;
+  const TileLists& lists = params.tile_lists[Config::lists];
+  const Owner<typename Config::Layout> owner{
+      owns_queries ? params.queries : params.keys, owns_queries ? arguments.packed_rows_q : arguments.packed_rows_k,
+      lists.heads, owns_queries ? lists.tile_queries : lists.tile_keys, params.batch};
   const int64_t slots = owner.heads * owner.slots();
   for (int64_t slot = int64_t{blockIdx.x} * list_warps + threadIdx.x / 32; slot < slots;
        slot += int64_t{gridDim.x} * list_warps) {
     const Work work = find_work(arguments, owner, owns_queries, slot);
     if (!work.exists || work.queries.count == 0 || work.keys.count == 0) continue;
-    if (lists.entries[work.batch_begin].first >= 0) visit(work);
+    if (lists.entries[work.batch_begin].first >= 0) visit(lists, work);
   }
 }
 
@@ -202,12 +206,9 @@ constexpr int list_key_tiles_shared_bytes = 0;
 /// Launch: grid any number of CTAs, best tiles / list_warps; block list_key_tiles_threads; no dynamic shared memory.
 template <class Config>
 __device__ void list_key_tiles(const CommonArguments& arguments) {
-  const Params& params = arguments.params;
-  const TileLists& lists = params.tile_lists[Config::lists];
-  const Owner<typename Config::Layout> owner{params.queries, arguments.packed_rows_q, lists.heads, lists.tile_queries,
-                                             params.batch};
-  for_all_lists(arguments, lists, owner, true,
-                [&](const Work& work) { list_keys_of_tile<Config>(params, lists, work); });
+  for_all_lists<Config>(arguments, true, [&](const TileLists& lists, const Work& work) {
+    list_keys_of_tile<Config>(arguments.params, lists, work);
+  });
 }
 
 template <class Config>
@@ -220,11 +221,7 @@ constexpr int list_query_tiles_shared_bytes = 0;
 /// Launch: as list_key_tiles.
 template <class Config>
 __device__ void list_query_tiles(const CommonArguments& arguments) {
-  const Params& params = arguments.params;
-  const TileLists& lists = params.tile_lists[Config::lists];
-  const Owner<typename Config::Layout> owner{params.keys, arguments.packed_rows_k, lists.heads, lists.tile_keys,
-                                             params.batch};
-  for_all_lists(arguments, lists, owner, false, [&](const Work& work) {
+  for_all_lists<Config>(arguments, false, [&](const TileLists& lists, const Work& work) {
     const int lane = lane_index();
     const TileCounts counts = TileCounts::of(lists, work.queries.count, work.keys.count);
     int* const list = lists.query_tiles + lists.query_list(lists.entries[work.batch_begin], work.head, work.tile,
