@@ -16,7 +16,7 @@
 //         backward_query_shared_bytes<Config>. Workspace: the partial results grad_query_accumulator where
 //         queries_shared, not cleared.
 //
-// Config: struct of query_gradients.cuh with
+// Config: struct of key_stream.cuh with
 //     using Activation;                         the backward functions of src/codegen/function.h
 //     bool queries_shared;
 #pragma once

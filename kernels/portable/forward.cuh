@@ -16,15 +16,8 @@
 // Launch: grid as in schedule.cuh, queries own the work; block forward_threads<Config>; dynamic shared memory
 //         forward_shared_bytes<Config>; no workspace.
 //
-// Config: struct with
-//     using Element, Activation;                types.cuh; the forward functions of src/codegen/function.h
-//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
-//     using Layout, Epilogue;                   packed_layout.cuh, epilogues.cuh
-//     int head_dim, head_dim_v;                 multiples of 8, at most 256
-//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, column_warps, stages;          along the queries; along the columns of O
-//     int ctas;                                 CTAs that have to fit on one multiprocessor
-//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+// Config: struct of key_stream.cuh with
+//     using Activation;                         the forward functions of src/codegen/function.h
 #pragma once
 
 #include "portable/key_stream.cuh"

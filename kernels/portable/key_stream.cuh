@@ -1,5 +1,15 @@
 // Keys and values that stream through shared memory for a tile of queries: the list of key tiles that the mask makes,
 // the stage of each tile, and the copies ahead of time.
+//
+// Config: struct with
+//     using Element;                            types.cuh
+//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
+//     using Layout, Epilogue;                   packed_layout.cuh, epilogues.cuh
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
+//     int warps, column_warps, stages;          along the queries; along the columns of the result
+//     int ctas;                                 CTAs that have to fit on one multiprocessor
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
 #include "common/sequence.cuh"

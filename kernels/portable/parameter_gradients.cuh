@@ -16,7 +16,7 @@
 // Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
 //         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
 //
-// Config: struct of query_gradients.cuh, without Inputs and with column_warps 1, with
+// Config: struct of key_stream.cuh, without Inputs and with column_warps 1, with
 //     using Gradients;                          src/codegen/gradients.h
 #pragma once
 

@@ -7,14 +7,7 @@
 //
 // Each warp owns 16 * row_tiles rows of the tile, as in forward.cuh.
 //
-// Config: struct with
-//     using Element;                            types.cuh
-//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
-//     using Layout, Epilogue;                   packed_layout.cuh, epilogues.cuh
-//     int head_dim, head_dim_v;                 multiples of 8, at most 256
-//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, column_warps, stages, ctas;    warps along the queries; warps along the columns of dQ
-//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+// Config: struct of key_stream.cuh.
 #pragma once
 
 #include "portable/key_stream.cuh"
