@@ -33,4 +33,10 @@ struct CommonArguments {
   Operand grad_value_accumulator;  ///< the same for dV
 };
 
+/// The threads and the dynamic shared memory of a CTA. Each kernel has a type with these members, <kernel>_cta<Config>.
+template <int threads_, int shared_bytes_ = 0>
+struct CtaShape {
+  static constexpr int threads = threads_, shared_bytes = shared_bytes_;
+};
+
 }  // namespace gdpa

@@ -47,9 +47,8 @@
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
 //         out: without dQ, dS stays in registers; for dV alone, dP is not computed, and V is not loaded.
 //
-// Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
-//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of slots, zeroed before; the
-//         table of key tiles; the accumulators of dQ.
+// Launch: grid any number of CTAs, best one for each multiprocessor; after key_schedule. Workspace:
+//         the counter of slots, zeroed before; the table of key tiles; the accumulators of dQ.
 #pragma once
 
 #include "hopper/backward_consumer.cuh"

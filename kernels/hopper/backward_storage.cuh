@@ -113,8 +113,6 @@ struct BackwardStorage : KeyMajorStorage<Config, 2, 2 * staging_bytes<Config>> {
 };
 
 template <class Config>
-constexpr int backward_threads = BackwardStorage<Config>::threads;
-template <class Config>
-constexpr int backward_shared_bytes = BackwardStorage<Config>::shared_bytes;
+using backward_cta = BackwardStorage<Config>;
 
 }  // namespace gdpa::hopper

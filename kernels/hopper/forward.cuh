@@ -26,8 +26,8 @@
 //     bool stages_lookups;            Inputs has lookups, which are staged in shared memory (common/staged_lookups.cuh)
 //     Pass pass;                      whether the call has two passes, and which one this is (arguments.cuh)
 //
-// Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
-//         memory forward_shared_bytes<Config>. With the dynamic tile order, the counter and found_nan are zero.
+// Launch: grid any number of CTAs, best one for each multiprocessor. With the dynamic tile order,
+//         the counter and found_nan are zero.
 #pragma once
 
 #include "common/fragment_columns.cuh"

@@ -36,8 +36,6 @@ struct ForwardStorage : QueryMajorStorage<Config, forward_query_bytes<Config>()>
 };
 
 template <class Config>
-constexpr int forward_threads = ForwardStorage<Config>::threads;
-template <class Config>
-constexpr int forward_shared_bytes = ForwardStorage<Config>::shared_bytes;
+using forward_cta = ForwardStorage<Config>;
 
 }  // namespace gdpa::hopper

@@ -157,14 +157,12 @@ __device__ void clear_accumulators(const BackwardArguments& arguments, const Row
 }
 
 template <class Config>
-constexpr int round_grad_query_threads = 256;
-template <class Config>
-constexpr int round_grad_query_shared_bytes = 0;
+using round_grad_query_cta = CtaShape<256>;
 
 /// A kernel: multiplies the accumulators by scale, and by out_scale if it is one number, rounds, and writes dQ.
 ///
 /// Launch: grid any number of CTAs, best query tiles / 64, and at least two for each multiprocessor if each warp then
-///         has a query tile; block round_grad_query_threads<Config>; no shared memory.
+///         has a query tile.
 template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;
@@ -172,7 +170,7 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   constexpr AccumulatorShape shape = accumulator_shape<Config>;
   constexpr int row_chunks = shape.blocks * shape.columns / 4;  // of one lane each
   constexpr int at_once = 4;                                    // enough that loads overlap
-  constexpr unsigned warps = round_grad_query_threads<Config> / 32;
+  constexpr unsigned warps = round_grad_query_cta<Config>::threads / 32;
   const Params& params = arguments.common.params;
   const bool is_number = params.out_scale.kind == OutputScale::Kind::number;
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));

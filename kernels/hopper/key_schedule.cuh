@@ -41,9 +41,7 @@ struct Columns {
 };
 
 template <class Config>
-constexpr int key_schedule_threads = 256;
-template <class Config>
-constexpr int key_schedule_shared_bytes = 0;
+using key_schedule_cta = CtaShape<256>;
 
 /// Clears the sums of the gradients of tensors to which the first pass has added. They are contiguous. The second pass
 /// overwrites stored terms.
@@ -85,14 +83,14 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
 /// Launch: grid any number of CTAs, best slots or query tiles / 64, and if it clears accumulators, as many as
-///         round_grad_query; block key_schedule_threads<Config>; no shared memory.
+///         round_grad_query.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
   using Storage = typename Gradients::Element::Storage;
   using Layout = typename Config::Layout;
   using Mask = typename Config::Mask;
-  constexpr unsigned warps = key_schedule_threads<Config> / 32;
+  constexpr unsigned warps = key_schedule_cta<Config>::threads / 32;
   const Params& params = arguments.common.params;
   const auto owner = owner_of_keys<Layout>(arguments.common, Config::tile_keys,
                                            Config::keys_shared ? arguments.common.splits : params.batch);

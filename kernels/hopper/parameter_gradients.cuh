@@ -22,8 +22,8 @@
 //     int stages, query_stages;       stages of K, and of V; of Q and dO
 //     int sum_elements;               elements for which each consumer thread has a sum of its own
 //
-// Launch: grid any number of CTAs, best one for each multiprocessor; block parameter_gradients_threads<Config>; dynamic
-//         shared memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
+// Launch: grid any number of CTAs, best one for each multiprocessor. params.grad_parameters are the
+//         sums, cleared before.
 #pragma once
 
 #include "hopper/parameter_gradients_consumer.cuh"

@@ -40,8 +40,6 @@ struct ParameterGradientsStorage : QueryMajorStorage<Config, query_and_grad_outp
 };
 
 template <class Config>
-constexpr int parameter_gradients_threads = ParameterGradientsStorage<Config>::threads;
-template <class Config>
-constexpr int parameter_gradients_shared_bytes = ParameterGradientsStorage<Config>::shared_bytes;
+using parameter_gradients_cta = ParameterGradientsStorage<Config>;
 
 }  // namespace gdpa::hopper

@@ -142,9 +142,7 @@ struct StoredTerms {
 // --- the kernel complete_terms ---------------------------------------------------------------------------------------
 
 template <class Config>
-constexpr int complete_terms_threads = 256;
-template <class Config>
-constexpr int complete_terms_shared_bytes = 0;
+using complete_terms_cta = CtaShape<256>;
 
 /// The elements of a gradient for one index of its first axis and one of its second axis: a matrix of queries and keys.
 /// Its rows have an even number of elements and begin at multiples of 4 bytes.
@@ -245,8 +243,7 @@ __device__ void round_borders(const TermMatrix<typename Config::Element>& matrix
 ///
 /// Config: using Layout, Mask, and Element, of the gradient; int tensor; int tile_queries, tile_keys, of backward.
 ///
-/// Launch: grid any number of CTAs, best several for each multiprocessor; block complete_terms_threads<Config>; no
-///         shared memory.
+/// Launch: grid any number of CTAs, best several for each multiprocessor.
 template <class Config>
 __device__ void complete_terms(const CompleteTermsArguments& arguments) {
   using Layout = typename Config::Layout;

@@ -32,7 +32,7 @@
 // Config). Without dQ, dS is not written to shared memory, and its barrier only says that f' has been read. For dV
 // alone, the dK consumer has no work, and V is not loaded.
 //
-// Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
+// Launch: as backward.cuh.
 #pragma once
 
 #include "hopper/wide_backward_consumers.cuh"

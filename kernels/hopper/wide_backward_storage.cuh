@@ -48,8 +48,6 @@ struct WideBackwardStorage : KeyMajorStorage<Config, 1, derivative_bytes<Config>
 };
 
 template <class Config>
-constexpr int wide_backward_threads = WideBackwardStorage<Config>::threads;
-template <class Config>
-constexpr int wide_backward_shared_bytes = WideBackwardStorage<Config>::shared_bytes;
+using wide_backward_cta = WideBackwardStorage<Config>;
 
 }  // namespace gdpa::hopper

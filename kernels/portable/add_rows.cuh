@@ -1,7 +1,7 @@
 // Adds a tensor to a result of the same shape, in all rows: Q to O, or dO to dQ. Each sum is in fp32 and rounded once.
 // The kernel runs after all kernels that write the result.
 //
-// Launch: grid any number of CTAs, block add_rows_threads<Config>, no shared memory.
+// Launch: grid any number of CTAs.
 #pragma once
 
 #include "common/tile.cuh"
@@ -10,9 +10,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int add_rows_threads = 256;
-template <class Config>
-constexpr int add_rows_shared_bytes = 0;
+using add_rows_cta = CtaShape<256>;
 
 /// Config: using Element; int columns (of a head); bool aligned.
 template <class Config>
@@ -22,8 +20,8 @@ __device__ void add_rows(const AddRowsArguments& arguments) {
   constexpr int chunk = chunk_elements<Element>, chunks_of_head = Config::columns / chunk;
   const int chunks_of_row = static_cast<int>(arguments.heads) * chunks_of_head;
   // A CTA has as many rows at once as it has threads for. A remainder of threads is idle.
-  const int row_threads = min(chunks_of_row, add_rows_threads<Config>);
-  const int rows_at_once = add_rows_threads<Config> / row_threads;
+  const int row_threads = min(chunks_of_row, add_rows_cta<Config>::threads);
+  const int rows_at_once = add_rows_cta<Config>::threads / row_threads;
   const int thread = static_cast<int>(threadIdx.x);
   const int first_row = thread / row_threads, first_chunk = thread % row_threads;
   if (first_row >= rows_at_once) return;

@@ -23,9 +23,9 @@
 // have its keys (MappedLayout), so that their sum stays in registers. If sequences of keys overlap, a CTA
 // has rows of the operand instead, and iterates over all entries with a key among them (RowsLayout).
 //
-// Launch: grid as in schedule.cuh, keys own the work; block backward_threads<Config>; dynamic shared memory
-//         backward_shared_bytes<Config>. Workspace: grad_query_accumulator where reduce_grad_query, cleared before; the
-//         partial results grad_key_accumulator and grad_value_accumulator where keys_shared, not cleared.
+// Launch: grid as in schedule.cuh, keys own the work. Workspace: grad_query_accumulator where reduce_grad_query,
+//         cleared before; the partial results grad_key_accumulator and grad_value_accumulator where keys_shared, not
+//         cleared.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h

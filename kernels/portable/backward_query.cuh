@@ -12,9 +12,8 @@
 // Where the batch shares Q, it is cut into splits. A CTA iterates over one split and writes an fp32 partial result.
 // reduce.cuh adds the partial results in order.
 //
-// Launch: grid as in schedule.cuh, queries own the work; block backward_query_threads<Config>; dynamic shared memory
-//         backward_query_shared_bytes<Config>. Workspace: the partial results grad_query_accumulator where
-//         queries_shared, not cleared.
+// Launch: grid as in schedule.cuh, queries own the work. Workspace: the partial results
+//         grad_query_accumulator where queries_shared, not cleared.
 //
 // Config: struct of key_stream.cuh with
 //     using Activation;                         the backward functions of src/codegen/function.h
@@ -28,9 +27,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int backward_query_threads = KeyStream<Config>::threads;
-template <class Config>
-constexpr int backward_query_shared_bytes = QueryGradientsTiles<Config>::shared_bytes;
+using backward_query_cta = QueryGradientsTiles<Config>;
 
 /// Computes dS of one tile of keys, rounded to the element type.
 template <class Config, bool is_partial, class Scores, class Gradients>

@@ -48,8 +48,6 @@ struct BackwardTiles {
 };
 
 template <class Config>
-constexpr int backward_threads = BackwardTiles<Config>::threads;
-template <class Config>
-constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
+using backward_cta = BackwardTiles<Config>;
 
 }  // namespace gdpa::portable

@@ -4,7 +4,7 @@
 //
 // One CTA looks at all scores in order, so that it prints the first wrong index. The kernel is slow.
 //
-// Launch: grid 1, block check_indices_threads, no dynamic shared memory.
+// Launch: grid 1.
 #pragma once
 
 #include "common/work.cuh"
@@ -19,15 +19,13 @@ struct NoIndices {
 };
 
 template <class Config>
-constexpr int check_indices_threads = 512;
-template <class Config>
-constexpr int check_indices_shared_bytes = 0;
+using check_indices_cta = CtaShape<512>;
 
 /// Returns whether an index of the sequences was printed. By the CTA.
 template <class Config>
 __device__ bool check_pair(const Params& params, const SequencePair& pair) {
   using Mask = typename Config::Mask;
-  constexpr int threads = check_indices_threads<Config>;
+  constexpr int threads = check_indices_cta<Config>::threads;
   __shared__ int first_thread;
   const typename Config::FunctionIndices of_function(params, pair);
   const typename Config::MaskIndices of_mask(params, pair);

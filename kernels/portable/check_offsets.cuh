@@ -2,7 +2,7 @@
 // and prints the first wrong number of each. The kernels that follow clamp these numbers in any case
 // (common/packed_layout.cuh). Also prints the first sequence whose lengths are not those that a mask was prepared for.
 //
-// Launch: grid 2, one CTA for each side, block check_offsets_threads, no dynamic shared memory.
+// Launch: grid 2, one CTA for each side.
 #pragma once
 
 #include "definition/layout.h"
@@ -12,9 +12,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int check_offsets_threads = 256;
-template <class Config>
-constexpr int check_offsets_shared_bytes = 0;
+using check_offsets_cta = CtaShape<256>;
 
 /// Calls print(i) for the first number i below `count` for which is_wrong(i) holds, if there is one. By the CTA. printf
 /// has no format for int64_t: numbers are printed as long long.
@@ -24,7 +22,7 @@ __device__ void report_first(int64_t count, IsWrong is_wrong, Print print) {
   __syncthreads();
   if (threadIdx.x == 0) first = static_cast<unsigned long long>(count);
   __syncthreads();
-  for (int64_t i = threadIdx.x; i < count; i += check_offsets_threads<Config>) {
+  for (int64_t i = threadIdx.x; i < count; i += check_offsets_cta<Config>::threads) {
     if (!is_wrong(i)) continue;
     atomicMin(&first, static_cast<unsigned long long>(i));
     break;

@@ -1,7 +1,7 @@
 // Writes zeros to the rows of a result that belong to no sequence, if each sequence has a begin and an end. The other
 // kernels write the rows of sequences only. Sequences may be in any order and may overlap.
 //
-// Launch: grid any number of CTAs, best rows / clear_gaps_rows; block clear_gaps_threads, no dynamic shared memory.
+// Launch: grid any number of CTAs, best rows / clear_gaps_rows.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -10,9 +10,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int clear_gaps_threads = 256;
-template <class Config>
-constexpr int clear_gaps_shared_bytes = 0;
+using clear_gaps_cta = CtaShape<256>;
 
 /// Writes zeros to one row of one head. By a warp.
 template <class Words>
@@ -24,7 +22,7 @@ __device__ void clear_row(unsigned char* row, int64_t bytes) {
 
 template <class Config>
 __device__ void clear_gaps(const ClearGapsArguments& arguments) {
-  constexpr int threads = clear_gaps_threads<Config>, warps = threads / 32;
+  constexpr int threads = clear_gaps_cta<Config>::threads, warps = threads / 32;
   __shared__ bool has_sequence[clear_gaps_rows];
   const auto thread = static_cast<int>(threadIdx.x);
   const int64_t step = int64_t{gridDim.x} * clear_gaps_rows;

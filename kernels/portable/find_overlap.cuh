@@ -1,8 +1,8 @@
 // Whether two sequences of keys have a row in common, if each sequence has a begin and an end. Backward has different
 // kernels for such keys (RowsLayout). Each row has a bit, which its first sequence sets.
 //
-// Launch: grid any number of CTAs, best sequences / find_overlap_sequences; block find_overlap_threads; no dynamic
-//         shared memory. The bits and the result are cleared before.
+// Launch: grid any number of CTAs, best sequences / find_overlap_sequences. The bits and the result are
+//         cleared before.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -12,9 +12,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int find_overlap_threads = find_overlap_sequences * 32;
-template <class Config>
-constexpr int find_overlap_shared_bytes = 0;
+using find_overlap_cta = CtaShape<find_overlap_sequences * 32>;
 
 template <class Config>
 __device__ void find_overlap(const FindOverlapArguments& arguments) {

@@ -13,8 +13,7 @@
 // Where the accumulators of O do not fit in the registers of warps that have all columns (fp32, d_v > 128),
 // column_warps split the columns. Each of these warps computes all scores of its rows.
 //
-// Launch: grid as in schedule.cuh, queries own the work; block forward_threads<Config>; dynamic shared memory
-//         forward_shared_bytes<Config>; no workspace.
+// Launch: grid as in schedule.cuh, queries own the work; no workspace.
 //
 // Config: struct of key_stream.cuh with
 //     using Activation;                         the forward functions of src/codegen/function.h
@@ -40,9 +39,7 @@ struct ForwardTiles {
 };
 
 template <class Config>
-constexpr int forward_threads = ForwardTiles<Config>::threads;
-template <class Config>
-constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
+using forward_cta = ForwardTiles<Config>;
 
 /// O += f(scale * Q K^T) V for one tile of keys. With is_partial, P is 0 where the mask excludes the pair.
 template <class Config, bool is_partial, int row_tiles, int columns_v, class KeyTile, class ValueTile>

@@ -8,8 +8,7 @@
 //        own run, and the number of entries of the other run before it, which a search finds.
 //     3. Find the first entry of each sequence, by a search.
 //
-// Launch: grid any number of CTAs, best numbers / group_entries_numbers (1.) or numbers / group_entries_threads; block
-//         group_entries_threads; no dynamic shared memory.
+// Launch: grid any number of CTAs, best numbers / group_entries_numbers (1.) or numbers / the threads of a CTA.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -19,14 +18,12 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int group_entries_threads = 256;
-template <class Config>
-constexpr int group_entries_shared_bytes = 0;
+using group_entries_cta = CtaShape<256>;
 
 /// Sorts blocks. Number n stands for batch entry n, or if there is one block for the first entry of sequence n - batch.
 template <class Config>
 __device__ void sort_blocks(const GroupEntriesArguments& arguments) {
-  constexpr int threads = group_entries_threads<Config>, warps = threads / 32;
+  constexpr int threads = group_entries_cta<Config>::threads, warps = threads / 32;
   constexpr int numbers = group_entries_numbers / warps;  // of a warp
   constexpr int staged = 1024;
   static_assert(group_entries_block % group_entries_numbers == 0, "the numbers of a CTA are in one block");
@@ -92,8 +89,9 @@ __device__ inline int64_t count_before(const GroupEntriesArguments& arguments, c
 /// Merges each two runs of `run` entries. The entries of the first run are before those of the second in the batch.
 template <class Config>
 __device__ void merge_runs(const GroupEntriesArguments& arguments) {
-  const int64_t run = arguments.run, batch = arguments.batch, step = int64_t{gridDim.x} * group_entries_threads<Config>;
-  for (int64_t at = int64_t{blockIdx.x} * group_entries_threads<Config> + threadIdx.x; at < batch; at += step) {
+  const int64_t run = arguments.run, batch = arguments.batch,
+                step = int64_t{gridDim.x} * group_entries_cta<Config>::threads;
+  for (int64_t at = int64_t{blockIdx.x} * group_entries_cta<Config>::threads + threadIdx.x; at < batch; at += step) {
     const int64_t first = at / (2 * run) * (2 * run), middle = clamp(first + run, 0, batch);
     const int64_t end = clamp(middle + run, 0, batch);
     const bool is_in_first = at < middle;
@@ -106,8 +104,8 @@ __device__ void merge_runs(const GroupEntriesArguments& arguments) {
 
 template <class Config>
 __device__ void find_first_entries(const GroupEntriesArguments& arguments) {
-  const int64_t step = int64_t{gridDim.x} * group_entries_threads<Config>;
-  for (int64_t sequence = int64_t{blockIdx.x} * group_entries_threads<Config> + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * group_entries_cta<Config>::threads;
+  for (int64_t sequence = int64_t{blockIdx.x} * group_entries_cta<Config>::threads + threadIdx.x;
        sequence <= arguments.keys.sequences; sequence += step) {
     arguments.first_entry[sequence] =
         static_cast<int>(count_before(arguments, arguments.entries, 0, arguments.batch, sequence, false));

@@ -25,16 +25,14 @@ struct TileCounts {
 };
 
 template <class Config>
-constexpr int locate_lists_threads = 256;
-template <class Config>
-constexpr int locate_lists_shared_bytes = 0;
+using locate_lists_cta = CtaShape<256>;
 
 /// Writes TileLists::entries.
 ///
-/// Launch: grid 1, block locate_lists_threads, no dynamic shared memory.
+/// Launch: grid 1.
 template <class Config>
 __device__ void locate_lists(const CommonArguments& arguments) {
-  constexpr int threads = locate_lists_threads<Config>;
+  constexpr int threads = locate_lists_cta<Config>::threads;
   const TileLists& lists = arguments.params.tile_lists[Config::lists];
   const int64_t batch = arguments.params.batch, each = (batch + threads - 1) / threads;
   const int64_t begin = threadIdx.x * each, end = begin + each < batch ? begin + each : batch;
@@ -199,11 +197,9 @@ __device__ void for_all_lists(const CommonArguments& arguments, bool owns_querie
 }
 
 template <class Config>
-constexpr int list_key_tiles_threads = list_warps * 32;
-template <class Config>
-constexpr int list_key_tiles_shared_bytes = 0;
+using list_key_tiles_cta = CtaShape<list_warps * 32>;
 
-/// Launch: grid any number of CTAs, best tiles / list_warps; block list_key_tiles_threads; no dynamic shared memory.
+/// Launch: grid any number of CTAs, best tiles / list_warps.
 template <class Config>
 __device__ void list_key_tiles(const CommonArguments& arguments) {
   for_all_lists<Config>(arguments, true, [&](const TileLists& lists, const Work& work) {
@@ -212,9 +208,7 @@ __device__ void list_key_tiles(const CommonArguments& arguments) {
 }
 
 template <class Config>
-constexpr int list_query_tiles_threads = list_warps * 32;
-template <class Config>
-constexpr int list_query_tiles_shared_bytes = 0;
+using list_query_tiles_cta = CtaShape<list_warps * 32>;
 
 /// Removes the empty tiles from the lists of query tiles, in place.
 ///

@@ -3,7 +3,7 @@
 // order (common/work.cuh). Other kernels then need no map and no search. Also locates the rows of O of each batch
 // entry.
 //
-// Launch: grid 4, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
+// Launch: grid 4, one CTA for each side.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -12,13 +12,11 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int locate_sequences_threads = 256;
-template <class Config>
-constexpr int locate_sequences_shared_bytes = 0;
+using locate_sequences_cta = CtaShape<256>;
 
 template <class Config>
 __device__ void locate_sequences(const LocateSequencesArguments& arguments) {
-  constexpr int threads = locate_sequences_threads<Config>;
+  constexpr int threads = locate_sequences_cta<Config>::threads;
   const LocatedSide& side = arguments.sides[blockIdx.x];
   if (side.sums == nullptr) return;
   const auto thread = static_cast<int>(threadIdx.x);

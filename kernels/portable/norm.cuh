@@ -7,8 +7,7 @@
 // Each row is read once and written once. The CTAs are persistent, so that weights are loaded once. A CTA loads its
 // next rows while it computes.
 //
-// Launch: grid any number of CTAs, best ctas for each multiprocessor; block norm_threads<Config>; no dynamic shared
-//         memory; no workspace.
+// Launch: grid any number of CTAs, best ctas for each multiprocessor; no workspace.
 //
 // Config: struct of norm_row.cuh with
 //     bool is_layer;                                        otherwise rms
@@ -21,9 +20,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int norm_threads = NormRow<Config>::cta_threads;
-template <class Config>
-constexpr int norm_shared_bytes = 0;
+using norm_cta = CtaShape<NormRow<Config>::cta_threads>;
 
 /// The operands of a row.
 template <class Config>

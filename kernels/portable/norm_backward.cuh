@@ -7,8 +7,8 @@
 // Each row is read once. The rows of a CTA add to sums for the weights in registers. A CTA writes its sums as a partial
 // result, and norm_reduce adds the partial results in order, so the results are the same every time.
 //
-// Launch: grid any number of CTAs, best ctas for each multiprocessor; block norm_backward_threads<Config>; no dynamic
-//         shared memory. Workspace: the partial results, (CTAs, sums, columns) in fp32, not cleared.
+// Launch: grid any number of CTAs, best ctas for each multiprocessor. Workspace: the partial results,
+//         (CTAs, sums, columns) in fp32, not cleared.
 //
 // Config: struct of norm.cuh, without has_residual, with
 //     bool computes_x, computes_gate;                       which gradients the call wants
@@ -20,9 +20,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int norm_backward_threads = NormRow<Config>::cta_threads;
-template <class Config>
-constexpr int norm_backward_shared_bytes = 0;
+using norm_backward_cta = CtaShape<NormRow<Config>::cta_threads>;
 
 /// The operands of a row.
 template <class Config>

@@ -1,7 +1,6 @@
 // Adds the partial results of norm_backward in order, and rounds the gradients of weight and bias.
 //
-// Launch: grid any number of CTAs, best the numbers of a partial result / 32; block norm_reduce_threads<Config>; no
-//         dynamic shared memory.
+// Launch: grid any number of CTAs, best the numbers of a partial result / 32.
 //
 // Config: struct with
 //     using Weight;                                  the type of weight and bias
@@ -14,13 +13,11 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int norm_reduce_threads = 256;
-template <class Config>
-constexpr int norm_reduce_shared_bytes = 0;
+using norm_reduce_cta = CtaShape<256>;
 
 template <class Config>
 __device__ void norm_reduce(const NormReduceArguments& arguments) {
-  constexpr int columns_at_once = 32, parts = norm_reduce_threads<Config> / columns_at_once;
+  constexpr int columns_at_once = 32, parts = norm_reduce_cta<Config>::threads / columns_at_once;
   __shared__ float of_parts[parts][columns_at_once];
   const int numbers = arguments.sums * Config::columns;
   const auto part = static_cast<int>(threadIdx.x) / columns_at_once;

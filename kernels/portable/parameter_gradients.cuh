@@ -13,8 +13,8 @@
 // of a warp, common/parameter_sum.cuh the types of the sums in global memory, and round_parameters.cuh the kernel that
 // rounds these sums into the gradients.
 //
-// Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
-//         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
+// Launch: grid as in schedule.cuh, queries own the work. params.grad_parameters are the sums, cleared
+//         before.
 //
 // Config: struct of key_stream.cuh, without Inputs and with column_warps 1, with
 //     using Gradients;                          src/codegen/gradients.h
@@ -26,10 +26,9 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int parameter_gradients_threads = KeyStream<Config>::threads;
-template <class Config>
-constexpr int parameter_gradients_shared_bytes =
-    QueryGradientsTiles<Config>::shared_bytes + Config::warps* WarpTerms<Config::tile_keys>::bytes;
+using parameter_gradients_cta =
+    CtaShape<KeyStream<Config>::threads,
+             QueryGradientsTiles<Config>::shared_bytes + Config::warps * WarpTerms<Config::tile_keys>::bytes>;
 
 template <class Config>
 __device__ void parameter_gradients_tile(const CommonArguments& arguments, const Work& work,

@@ -21,6 +21,7 @@ struct QueryGradientsTiles {
   using Stream = KeyStream<Config>;
   using QueryTile = typename Stream::KeyTile;
   using GradOutputTile = typename Stream::ValueTile;
+  static constexpr int threads = Stream::threads;
   static constexpr int grad_output_at = QueryTile::bytes(Config::tile_queries);
   static constexpr int stream_at = grad_output_at + GradOutputTile::bytes(Config::tile_queries);
   static constexpr int shared_bytes = stream_at + Stream::bytes;

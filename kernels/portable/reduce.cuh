@@ -1,8 +1,7 @@
 // Rounds the fp32 accumulators of a gradient: adds the partial results of the splits in order, and writes the gradient
 // in its own type and layout.
 //
-// Launch: grid any number of CTAs, block reduce_threads<Config>, no shared memory. Element and `columns` as in the
-// kernel that wrote the accumulators.
+// Launch: grid any number of CTAs. Element and `columns` as in the kernel that wrote the accumulators.
 #pragma once
 
 #include "common/tile.cuh"
@@ -11,9 +10,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int reduce_threads = 256;
-template <class Config>
-constexpr int reduce_shared_bytes = 0;
+using reduce_cta = CtaShape<256>;
 
 /// Config: using Element; int columns (of the output); bool aligned.
 template <class Config>
@@ -23,8 +20,8 @@ __device__ void reduce(const ReduceArguments& arguments) {
   constexpr int groups = padded_columns(Config::columns) / column_group;
   constexpr int chunk = chunk_elements<Element>;
   const int64_t pieces = arguments.rows * arguments.heads * groups;
-  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads<Config> + threadIdx.x; piece < pieces;
-       piece += static_cast<int64_t>(gridDim.x) * reduce_threads<Config>) {
+  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_cta<Config>::threads + threadIdx.x; piece < pieces;
+       piece += static_cast<int64_t>(gridDim.x) * reduce_cta<Config>::threads) {
     float sum[column_group] = {};
     for (int64_t split = 0; split < arguments.splits; ++split) {
       const auto* from = reinterpret_cast<const float4*>(arguments.partials + split * arguments.split_stride) +

@@ -1,7 +1,7 @@
 // Adds up the copies of the sums of the gradients of tensors (common/parameter_sum.cuh) and rounds them into the
 // gradients, which may have any strides.
 //
-// Launch: grid any number of CTAs, block round_parameters_threads<Config>, no shared memory.
+// Launch: grid any number of CTAs.
 #pragma once
 
 #include "common/parameter_sum.cuh"
@@ -11,9 +11,7 @@
 namespace gdpa::portable {
 
 template <class Config>
-constexpr int round_parameters_threads = 256;
-template <class Config>
-constexpr int round_parameters_shared_bytes = 0;
+using round_parameters_cta = CtaShape<256>;
 
 /// Stores a number in the type of the tensor.
 __device__ inline void store_number(const BoundTensor& tensor, int64_t offset, float number) {
@@ -34,8 +32,8 @@ __device__ void round_parameters(const RoundParametersArguments& arguments) {
     if (gradient.data == nullptr) continue;
     int64_t count = 1;
     for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
-    const int64_t step = static_cast<int64_t>(gridDim.x) * round_parameters_threads<Config>;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * round_parameters_threads<Config> + threadIdx.x; i < count;
+    const int64_t step = static_cast<int64_t>(gridDim.x) * round_parameters_cta<Config>::threads;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * round_parameters_cta<Config>::threads + threadIdx.x; i < count;
          i += step) {
       int64_t offset = 0;
       int64_t rest = i;

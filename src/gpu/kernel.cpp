@@ -29,9 +29,9 @@ std::string Kernel::source(const Expressions& expressions) const {
   return fmt::format(
       "{macros}#include \"{family}/{header}.cuh\"\n\n"
       "{functions}\n{config}\n"
-      "extern \"C\" __constant__ int {threads} = gdpa::{family}::{name}_threads<Config>;\n"
-      "extern \"C\" __constant__ int {shared} = gdpa::{family}::{name}_shared_bytes<Config>;\n"
-      "extern \"C\" __global__ void __launch_bounds__(gdpa::{family}::{name}_threads<Config>, {ctas})\n"
+      "extern \"C\" __constant__ int {threads} = gdpa::{family}::{name}_cta<Config>::threads;\n"
+      "extern \"C\" __constant__ int {shared} = gdpa::{family}::{name}_cta<Config>::shared_bytes;\n"
+      "extern \"C\" __global__ void __launch_bounds__(gdpa::{family}::{name}_cta<Config>::threads, {ctas})\n"
       "{kernel}(const __grid_constant__ gdpa::{family}::{arguments} arguments) {{\n"
       "{begin}"
       "  gdpa::{family}::{name}<Config>(arguments);\n"
