@@ -37,13 +37,13 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     if (!step.is(Step::accumulated)) {
       if (Config::has_dq_semaphores && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
-        shared.accumulator_pipeline(warpgroup).full_of(0).wait(parity);
+        shared.accumulator_pipeline(warpgroup).full(0).wait(parity);
         for_all_staged_accumulators(swizzle, [](unsigned at, float* accumulators) {
           const uint2 before = load_shared_pair(at);
           accumulators[0] += __uint_as_float(before.x);
           accumulators[1] += __uint_as_float(before.y);
         });
-        const Barrier are_read = shared.accumulator_pipeline(warpgroup).empty()[0];
+        const Barrier are_read = shared.accumulator_pipeline(warpgroup).empty(0);
         are_read.arrive();
         are_read.wait(parity);  // dQ overwrites them
       }
@@ -54,7 +54,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       const float factor = out_scale_of(step);
       stage_accumulators(swizzle, [factor](float sum) { return sum * factor; });
     }
-    fence_and_arrive_by_warp(shared.staging_pipeline(warpgroup).full_of(0));
+    fence_and_arrive_by_warp(shared.staging_pipeline(warpgroup).full(0));
   }
 
   __device__ __forceinline__ float grad_query_factor(const Step& step) const {
@@ -67,7 +67,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   __device__ __forceinline__ void add_grad_output(const Step& step) {
     const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
     const float inverse = 1.0f / grad_query_factor(step);
-    shared.accumulator_pipeline(warpgroup).full_of(0).wait(parity);
+    shared.accumulator_pipeline(warpgroup).full(0).wait(parity);
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
     const int row = warp_in_warpgroup() * 16 + lane % 16;
     const typename Shared::GradQueryTile staging{shared.staging(warpgroup)};
@@ -82,7 +82,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         grad_query[j * 8 + i * 2 + 1] += pair.y * inverse;
       }
     }
-    const Barrier is_read = shared.accumulator_pipeline(warpgroup).empty()[0];
+    const Barrier is_read = shared.accumulator_pipeline(warpgroup).empty(0);
     is_read.arrive();
     is_read.wait(parity);  // dQ overwrites it
   }
@@ -139,7 +139,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       shared.staging_pipeline(warpgroup).producer_acquire(before + round);
       stage_rounded<typename Shared::RoundTile>(accumulators, factor, first,
                                                 min(first + Shared::columns_of_round, count * 2));
-      fence_and_arrive_by_warp(shared.staging_pipeline(warpgroup).full_of(0));
+      fence_and_arrive_by_warp(shared.staging_pipeline(warpgroup).full(0));
     }
   }
 

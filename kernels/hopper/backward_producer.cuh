@@ -77,7 +77,7 @@ __device__ __forceinline__ void wait_for_accumulator_empty(const BackwardStorage
   const unsigned parity = shared.accumulator_phase() ^ 1;
 #pragma unroll
   for (int warpgroup = 0; warpgroup < BackwardStorage<Config>::warpgroups; ++warpgroup) {
-    shared.accumulator_pipeline(warpgroup).empty()[0].wait(parity);
+    shared.accumulator_pipeline(warpgroup).empty(0).wait(parity);
   }
   shared.accumulator_phase() = parity;
 }
@@ -157,7 +157,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         wait_for_accumulator_empty(shared);
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
-          const Barrier have_come = shared.accumulator_pipeline(warpgroup).full_of(0);
+          const Barrier have_come = shared.accumulator_pipeline(warpgroup).full(0);
           const unsigned bytes = bytes_of(warpgroup);
           have_come.arrive_and_expect(static_cast<int>(bytes));
           if (bytes != 0) load(warpgroup, shared.staging(warpgroup), bytes, have_come.address);

@@ -15,16 +15,9 @@ struct BackwardProducts {
   static constexpr int part_queries = 64;  ///< queries of one product S or dP
   static constexpr int parts = Config::tile_queries / part_queries;
   static constexpr int part_steps = part_queries / 16;
-  static constexpr int steps = (Config::head_dim + 15) / 16;      ///< of K Q^T
-  static constexpr int steps_v = (Config::head_dim_v + 15) / 16;  ///< of V dO^T
   static constexpr int query_steps = parts * part_steps;          ///< of P^T dO and dS^T Q
-  static constexpr int key_steps = Config::tile_keys / 16;        ///< of dS K
   static constexpr int columns = output_columns(Config::head_dim);
   static constexpr int columns_v = output_columns(Config::head_dim_v);
-  using ScoreProduct = WarpgroupMma<Element, part_queries>;
-  using GradKeyProduct = WarpgroupMma<Element, columns>;
-  using GradValueProduct = WarpgroupMma<Element, columns_v>;
-  using GradQueryProduct = WarpgroupMma<Element, Shared::grad_query_columns>;
   static constexpr int ping_pong_barrier = 1;  ///< the first of two named barriers, one for each consumer
 
   const BackwardArguments& arguments;
@@ -52,49 +45,23 @@ struct BackwardProducts {
   }
 
   __device__ __forceinline__ void issue_scores(int number, int step, int part) {
-    const OperandDescriptor keys = shared.keys(number).from_row(warpgroup * Shared::rows).by_columns();
-    const OperandDescriptor queries = shared.queries(step).from_row(part * part_queries).by_columns();
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < steps; ++k) {
-      ScoreProduct::template multiply_add<false>(scores[part], keys.at(Shared::KeysTile::column_step(k)),
-                                                 queries.at(Shared::QueryTile::column_step(k)), k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] {
+      multiply_columns<Element, Config::head_dim>(scores[part],
+                                                  shared.keys(number).from_row(warpgroup * Shared::rows),
+                                                  shared.queries(step).from_row(part * part_queries));
+    });
   }
-
   __device__ __forceinline__ void issue_dp(int step, int part) {
-    const OperandDescriptor values = shared.values().from_row(warpgroup * Shared::rows).by_columns();
-    const OperandDescriptor grad_outputs = shared.grad_outputs(step).from_row(part * part_queries).by_columns();
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < steps_v; ++k) {
-      ScoreProduct::template multiply_add<false>(dp, values.at(Shared::ValuesTile::column_step(k)),
-                                                 grad_outputs.at(Shared::GradOutputTile::column_step(k)), k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] {
+      multiply_columns<Element, Config::head_dim_v>(dp, shared.values().from_row(warpgroup * Shared::rows),
+                                                    shared.grad_outputs(step).from_row(part * part_queries));
+    });
   }
-
   __device__ __forceinline__ void issue_grad_value(int step, bool add) {
-    const OperandDescriptor grad_outputs = shared.grad_outputs(step).by_rows();
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < query_steps; ++k) {
-      GradValueProduct::template multiply_add<true>(grad_value, p[k],
-                                                    grad_outputs.at(Shared::GradOutputTile::row_step(k)), add || k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] { multiply_rows<Element>(grad_value, p, shared.grad_outputs(step), add); });
   }
-
   __device__ __forceinline__ void issue_grad_key(int step, bool add) {
-    const OperandDescriptor queries = shared.queries(step).by_rows();
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < query_steps; ++k) {
-      GradKeyProduct::template multiply_add<true>(grad_key, ds[k], queries.at(Shared::QueryTile::row_step(k)),
-                                                  add || k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] { multiply_rows<Element>(grad_key, ds, shared.queries(step), add); });
   }
 
   /// dQ = dS K, for the columns or the queries of this consumer.
@@ -102,18 +69,10 @@ struct BackwardProducts {
     constexpr unsigned half = Shared::grad_query_columns * Element::bytes / Shared::KeysTile::row_bytes *
                                   (Shared::KeysTile::block_bytes / 16) +
                               Shared::grad_query_columns * Element::bytes % Shared::KeysTile::row_bytes / 16;
-    const OperandDescriptor grads = shared.ds(step).by_rows();
-    const OperandDescriptor keys = shared.keys(number).by_rows();
     const auto half_index = static_cast<unsigned>(warpgroup);
     const unsigned query = Shared::splits_queries ? half_index * (Shared::ScoresTile::block_bytes / 16) : 0;
     const unsigned column = Shared::splits_queries ? 0 : half_index * half;
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < key_steps; ++k) {
-      GradQueryProduct::template multiply_add<true, true>(grad_query, grads.at(Shared::ScoresTile::row_step(k) + query),
-                                                          keys.at(Shared::KeysTile::row_step(k) + column), k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] { multiply_rows<Element>(grad_query, shared.ds(step), query, shared.keys(number), column); });
   }
 
   __device__ __forceinline__ const Tile& tile_of(const Step& step) const {

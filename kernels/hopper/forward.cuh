@@ -50,8 +50,6 @@ struct ForwardProducts {
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
-  using ScoreProduct = WarpgroupMma<Element, Config::tile_keys>;
-  using OutputProduct = WarpgroupMma<Element, columns_v>;
   // Named barriers: one for the threads of each warpgroup, and one for the ping-pong order of each warpgroup.
   static constexpr int own_barrier = 1, ping_pong_barrier = own_barrier + Shared::warpgroups;
 
@@ -98,32 +96,19 @@ struct ForwardProducts {
   }
 
   __device__ __forceinline__ void issue_scores(int number, int stage) {
-    const OperandDescriptor queries = shared.query(number, warpgroup).by_columns();
-    const OperandDescriptor keys = shared.keys().stage(stage).by_columns();
-    warpgroup_arrive();
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      const auto key_columns = keys.at(Shared::KeyTile::column_step(step));
+    issue_group([&] {
       if constexpr (Config::query_in_registers) {
-        ScoreProduct::template multiply_add<false>(scores, query[step], key_columns, step > 0);
+        multiply_columns<Element>(scores, query, shared.keys().stage(stage));
       } else {
-        ScoreProduct::template multiply_add<false>(scores, queries.at(Shared::QueryTile::column_step(step)),
-                                                   key_columns, step > 0);
+        multiply_columns<Element, Config::head_dim>(scores, shared.query(number, warpgroup),
+                                                    shared.keys().stage(stage));
       }
-    }
-    warpgroup_commit();
+    });
   }
 
   /// O += P V. With `add` false, the accumulators begin here.
   __device__ __forceinline__ void issue_output(int stage, bool add) {
-    const OperandDescriptor values = shared.values().stage(stage).by_rows();
-    warpgroup_arrive();
-#pragma unroll
-    for (int step = 0; step < key_steps; ++step) {
-      OutputProduct::template multiply_add<true>(output, p[step], values.at(Shared::ValueTile::row_step(step)),
-                                                 add || step > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] { multiply_rows<Element>(output, p, shared.values().stage(stage), add); });
   }
 };
 

@@ -14,7 +14,6 @@ struct ParameterGradientsConsumer {
   using Shared = ParameterGradientsStorage<Config>;
   using Tile = QueryTile<typename Config::Mask>;
   using Iterator = KeyTileIterator<Config>;
-  using Product = WarpgroupMma<Element, Config::tile_keys>;
   static constexpr int elements = Config::tile_keys / 2;  ///< of S in a thread
   static constexpr int own_barrier = 1;                   ///< a named barrier for the threads of each warpgroup
   /// Key tiles whose terms a thread adds up in fp32. An fp32 sum of 4096 terms of one size has a relative error of at
@@ -51,23 +50,14 @@ struct ParameterGradientsConsumer {
     if (at.ends()) shared.query_pipeline(warpgroup).consumer_release(at.number);
   }
 
-  template <int columns, class Rows, class Columns>
-  __device__ __forceinline__ static void multiply(float (&sums)[elements], const Rows& of_queries,
-                                                  const Columns& of_keys) {
-    const OperandDescriptor a = of_queries.by_columns(), b = of_keys.by_columns();
-#pragma unroll
-    for (int step = 0; step < (columns + 15) / 16; ++step) {
-      Product::template multiply_add<false>(sums, a.at(Rows::column_step(step)), b.at(Columns::column_step(step)),
-                                            step > 0);
-    }
-  }
-
   /// Issues S = Q K^T and dP = dO V^T.
   __device__ __forceinline__ void issue_products(const Iterator& at) {
-    warpgroup_arrive();
-    multiply<Config::head_dim>(s, shared.query(at.number, warpgroup), shared.keys().stage(at.state.stage));
-    multiply<Config::head_dim_v>(dp, shared.grad_output(at.number, warpgroup), shared.values().stage(at.state.stage));
-    warpgroup_commit();
+    issue_group([&] {
+      multiply_columns<Element, Config::head_dim>(s, shared.query(at.number, warpgroup),
+                                                  shared.keys().stage(at.state.stage));
+      multiply_columns<Element, Config::head_dim_v>(dp, shared.grad_output(at.number, warpgroup),
+                                                    shared.values().stage(at.state.stage));
+    });
   }
 
   /// Adds the terms of the warp at the scores of a key tile.

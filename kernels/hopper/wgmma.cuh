@@ -20,6 +20,14 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+/// Issues the products of `products()` as one group.
+template <class Products>
+__device__ __forceinline__ void issue_group(Products products) {
+  warpgroup_arrive();
+  products();
+  warpgroup_commit();
+}
+
 /// Keeps reads of the accumulators after the previous warpgroup_wait(). The compiler would otherwise move arithmetic
 /// and conversions before it. No instruction.
 template <int count>

@@ -18,6 +18,11 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   unsigned p[4][4];
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
+  __device__ __forceinline__ void issue_scores(int step) {
+    shared.query_pipeline().consumer_wait(step);
+    issue_group([&] { multiply_columns<Element, Config::head_dim>(scores, shared.keys(0), shared.queries(step)); });
+  }
+
   /// Computes P, rounded, and f', which goes to the dK consumer. It has read f' of the previous step, because dS of
   /// that step exists.
   template <class Function>
@@ -61,8 +66,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   template <bool is_last>
   __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     if constexpr (!is_last) {
-      shared.query_pipeline().consumer_wait(step + 1);
-      issue_scores<Element, Config::head_dim>(scores, shared.keys(0), shared.queries(step + 1));
+      issue_scores(step + 1);
     }
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
@@ -71,7 +75,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
     if constexpr (Shared::computes_ds) shared.ds_pipeline().consumer_wait(step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(shared, step);
     if constexpr (Config::computes_grad_value) {
-      issue_gradient<Element>(grad_value, p, shared.grad_outputs(step));
+      issue_group([&] { multiply_rows<Element>(grad_value, p, shared.grad_outputs(step), true); });
     }
     if constexpr (Base::has_two_chunks) {
       warpgroup_wait<Config::computes_grad_value ? 1 : 0>();
@@ -95,8 +99,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
 
   __device__ __forceinline__ void run(const Tile& tile, int number, int steps, int step) {
     shared.key_pipeline().consumer_wait(number);
-    shared.query_pipeline().consumer_wait(step);
-    issue_scores<Element, Config::head_dim>(scores, shared.keys(0), shared.queries(step));
+    issue_scores(step);
     warpgroup_wait<0>();
     release(shared.query_pipeline(), step);
     evaluate(tile);
@@ -131,7 +134,7 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
 
   __device__ __forceinline__ void issue_dp(int step) {
     shared.grad_output_pipeline().consumer_wait(step);
-    issue_scores<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step));
+    issue_group([&] { multiply_columns<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step)); });
   }
 
   /// Computes dS = dP * f', rounded, as an operand in registers, and for dQ also in shared memory, for both consumers.
@@ -168,7 +171,9 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
   __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     make_ds(tile, step);
     shared.query_pipeline().consumer_wait(step);
-    if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, ds, shared.queries(step));
+    if constexpr (Config::computes_grad_key) {
+      issue_group([&] { multiply_rows<Element>(grad_key, ds, shared.queries(step), true); });
+    }
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
     }

@@ -9,33 +9,6 @@
 
 namespace gdpa::hopper {
 
-/// accumulators = A B^T over the first columns of both.
-template <class Element, int columns, class Tile>
-__device__ __forceinline__ void issue_scores(float (&accumulators)[32], const Tile& a_tile, const Tile& b_tile) {
-  const OperandDescriptor a = a_tile.by_columns(), b = b_tile.by_columns();
-  warpgroup_arrive();
-#pragma unroll
-  for (int k = 0; k < (columns + 15) / 16; ++k) {
-    WarpgroupMma<Element, 64>::template multiply_add<false>(accumulators, a.at(Tile::column_step(k)),
-                                                            b.at(Tile::column_step(k)), k > 0);
-  }
-  warpgroup_commit();
-}
-
-/// accumulators += A B. The rows of B are 64 queries.
-template <class Element, class Tile, int half_columns>
-__device__ __forceinline__ void issue_gradient(float (&accumulators)[half_columns], const unsigned (&a)[4][4],
-                                               const Tile& b_tile) {
-  const OperandDescriptor b = b_tile.by_rows();
-  warpgroup_arrive();
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    WarpgroupMma<Element, half_columns * 2>::template multiply_add<true>(accumulators, a[k], b.at(Tile::row_step(k)),
-                                                                         true);
-  }
-  warpgroup_commit();
-}
-
 template <int count>
 __device__ __forceinline__ void clear(float (&accumulators)[count]) {
 #pragma unroll
@@ -108,16 +81,8 @@ struct GradQueryHalf {
 
   template <int chunk>
   __device__ __forceinline__ void issue(const Shared& shared, int step) {
-    const OperandDescriptor grads = shared.ds(step).by_rows(), keys = shared.keys(0).by_rows();
     constexpr unsigned column = Shared::KeysTile::column_step(first_column(chunk) / 16);
-    warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < Shared::rows / 16; ++k) {
-      WarpgroupMma<Element, columns(chunk)>::template multiply_add<true, true>(
-          accumulators<chunk>(), grads.at(Shared::ScoresTile::row_step(k)),
-          keys.at(Shared::KeysTile::row_step(k) + column), k > 0);
-    }
-    warpgroup_commit();
+    issue_group([&] { multiply_rows<Element>(accumulators<chunk>(), shared.ds(step), 0, shared.keys(0), column); });
   }
 
   /// Adds to the fp32 accumulators of a query tile: one of the two rows of a thread, or both.

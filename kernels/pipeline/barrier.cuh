@@ -61,21 +61,6 @@ struct Barrier {
   }
 };
 
-/// One barrier for each stage of a pipeline, at consecutive addresses.
-template <int stages_>
-struct Barriers {
-  static constexpr int stages = stages_;
-  static constexpr int bytes = stages * Barrier::bytes;
-  unsigned address;
-
-  __device__ __forceinline__ Barrier operator[](int stage) const {
-    return {address + static_cast<unsigned>(stage * Barrier::bytes)};
-  }
-  __device__ void initialise(int arrivals) const {
-    for (int i = 0; i < stages; ++i) (*this)[i].initialise(arrivals);
-  }
-};
-
 /// Makes initialised barriers visible to the async proxy. A barrier of the CTA must follow.
 __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
@@ -106,46 +91,48 @@ struct PipelineState {
 template <int stages_>
 struct Pipeline {
   static constexpr int stages = stages_;
-  static constexpr int bytes = 2 * Barriers<stages>::bytes;
+  static constexpr int bytes = 2 * stages * Barrier::bytes;
   unsigned address;
+
+  __device__ __forceinline__ Barrier full(int stage) const {
+    return {address + static_cast<unsigned>(stage * Barrier::bytes)};
+  }
+  __device__ __forceinline__ Barrier empty(int stage) const { return full(stages + stage); }
 
   /// With the arrivals that fill a stage, and those that release it.
   __device__ void initialise(int to_fill, int to_release) const {
-    full().initialise(to_fill);
-    empty().initialise(to_release);
+    for (int i = 0; i < stages; ++i) full(i).initialise(to_fill);
+    for (int i = 0; i < stages; ++i) empty(i).initialise(to_release);
+  }
+
+  /// The barrier of the bytes, or of the threads, that fill the stage.
+  __device__ __forceinline__ Barrier full_of(int iteration) const { return full(stage_of<stages>(iteration)); }
+  __device__ __forceinline__ Barrier empty_of(int iteration) const { return empty(stage_of<stages>(iteration)); }
+  __device__ __forceinline__ static unsigned parity_of(int iteration) {
+    return static_cast<unsigned>(iteration) / stages & 1u;
   }
 
   /// Waits until all consumers have released the stage since the previous phase. Does not wait in the first phase.
   __device__ __forceinline__ void producer_acquire(int iteration) const {
-    empty()[stage_of<stages>(iteration)].wait(parity_of(iteration) ^ 1u);
+    empty_of(iteration).wait(parity_of(iteration) ^ 1u);
   }
   /// Whether producer_acquire() would not wait.
   __device__ __forceinline__ bool is_released(int iteration) const {
-    return empty()[stage_of<stages>(iteration)].is_complete(parity_of(iteration) ^ 1u);
+    return empty_of(iteration).is_complete(parity_of(iteration) ^ 1u);
   }
-  /// The barrier of the bytes, or of the threads, that fill the stage.
-  __device__ __forceinline__ Barrier full_of(int iteration) const { return full()[stage_of<stages>(iteration)]; }
 
   /// Waits until the stage has been filled.
   __device__ __forceinline__ void consumer_wait(int iteration) const { full_of(iteration).wait(parity_of(iteration)); }
   __device__ __forceinline__ void consumer_wait(const PipelineState<stages>& state) const {
-    full()[state.stage].wait(state.parity);
+    full(state.stage).wait(state.parity);
   }
   /// Whether consumer_wait() would not wait.
   __device__ __forceinline__ bool is_filled(int iteration) const {
     return full_of(iteration).is_complete(parity_of(iteration));
   }
-  __device__ __forceinline__ void consumer_release(int iteration) const {
-    empty()[stage_of<stages>(iteration)].arrive();
-  }
+  __device__ __forceinline__ void consumer_release(int iteration) const { empty_of(iteration).arrive(); }
   __device__ __forceinline__ void consumer_release(const PipelineState<stages>& state) const {
-    empty()[state.stage].arrive();
-  }
-
-  __device__ __forceinline__ Barriers<stages> full() const { return {address}; }
-  __device__ __forceinline__ Barriers<stages> empty() const { return {address + Barriers<stages>::bytes}; }
-  __device__ __forceinline__ static unsigned parity_of(int iteration) {
-    return static_cast<unsigned>(iteration) / stages & 1u;
+    empty(state.stage).arrive();
   }
 };
 
