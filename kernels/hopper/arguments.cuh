@@ -99,7 +99,7 @@ struct BackwardArguments : BackwardNumbers {
   unsigned* slots_taken;  ///< number of scheduled slots; zeroed before the launch
   unsigned* non_finite;   ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
   void* key_tiles;        ///< the table, of KeyTile (key_tile.cuh); zeroed before the launch if dQ has semaphores
-  void* segments;         ///< with a batch map: the table of QuerySegment (key_tile_table.cuh)
+  void* segments;         ///< with a batch map: the table of QuerySegment (key_tile.cuh)
   int* offsets_fall;      ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is summed in the gradient

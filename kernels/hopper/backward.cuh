@@ -27,7 +27,7 @@
 //
 // If the host knows that no sequence has more than 64 keys, a tile has 64 keys, and more stages of Q and dO fit. The
 // first consumer has these keys, without a ping-pong order. The second consumer computes only its half of dQ
-// (consumer_without_keys.cuh).
+// (ConsumerWithoutKeys).
 //
 // With a batch map, the query tiles of several batch entries attend to a key tile. K, V, dK and dV stay where they are
 // from one entry to the next.
@@ -53,7 +53,6 @@
 
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_producer.cuh"
-#include "hopper/consumer_without_keys.cuh"
 #include "pipeline/dependent_launch.cuh"
 
 namespace gdpa::hopper {

@@ -1,18 +1,18 @@
-// Backward: the main loop of a consumer warpgroup.
+// Backward: the main loops of the consumer warpgroups.
 #pragma once
 
 #include "common/fragment_inputs.cuh"
 #include "common/score_scale.cuh"
-#include "hopper/backward_epilogue.cuh"
 #include "hopper/backward_gradients.cuh"
+#include "hopper/backward_warpgroup.cuh"
 #include "hopper/valid_queries.cuh"
 
 namespace gdpa::hopper {
 
-/// One consumer warpgroup.
+/// A consumer warpgroup with keys.
 template <class Config>
-struct BackwardConsumer : BackwardEpilogue<Config> {
-  using Base = BackwardEpilogue<Config>;
+struct BackwardConsumer : BackwardWarpgroup<Config> {
+  using Base = BackwardWarpgroup<Config>;
   using Base::arguments, Base::grad_key, Base::grad_query, Base::ds, Base::grad_value, Base::dp, Base::issue_grad_key,
       Base::issue_grad_query, Base::issue_grad_value, Base::issue_dp, Base::issue_scores, Base::leads,
       Base::part_queries, Base::part_steps, Base::parts, Base::shared, Base::scores, Base::stage_grad_query,
@@ -387,6 +387,30 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       } else {
         finish(last, step - 1);
       }
+    }
+  }
+};
+
+/// The second consumer if tiles have 64 keys: it has no keys, and computes half of dQ. The first consumer computes P, dS, dK, dV and the other half of dQ.
+template <class Config>
+struct ConsumerWithoutKeys : BackwardConsumer<Config> {
+  using Base = BackwardConsumer<Config>;
+  using Base::end, Base::issue_grad_query, Base::release_step, Base::shared;
+  using typename Base::Shared;
+
+  __device__ __forceinline__ void run() {
+    Step now = broadcast(wait_for_step(shared, 0));
+    for (int step = 0; now.is(Step::exists); ++step) {
+      if (now.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(now));
+      if (now.is(Step::begins)) shared.key_pipeline().consumer_wait(now.number);
+      release_step(step);  // this consumer reads neither Q nor dO
+      if constexpr (Config::computes_grad_query) {
+        shared.ds_pipeline().consumer_wait(step);
+        issue_grad_query(now.number, step);
+        warpgroup_wait<0>();
+      }
+      end(now, step);
+      now = broadcast(wait_for_step(shared, step + 1));
     }
   }
 };

@@ -2,7 +2,7 @@
 // zero, or the addend. The tile scheduler warp writes it.
 #pragma once
 
-#include "hopper/forward_storage.cuh"
+#include "hopper/query_major.cuh"
 #include "hopper/rows.cuh"
 
 namespace gdpa::hopper {

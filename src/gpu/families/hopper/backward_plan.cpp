@@ -112,7 +112,7 @@ int64_t heads_per_group(const Problem& problem, const Gpu& gpu, int tile_queries
 // --- the query tiles of several batch entries ------------------------------------------------------------------------
 
 /// The tiles of keys of one sequence that may differ in their query tiles: three without a mask (class_of in
-/// kernels/hopper/key_tile_table.cuh).
+/// kernels/hopper/key_schedule.cuh).
 int64_t most_key_tiles(const Problem& problem) {
   return divide_up(keys_of(problem).length(), hopper::backward_tile_keys);
 }
