@@ -391,7 +391,8 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
   }
 };
 
-/// The second consumer if tiles have 64 keys: it has no keys, and computes half of dQ. The first consumer computes P, dS, dK, dV and the other half of dQ.
+/// The second consumer if tiles have 64 keys: it has no keys, and computes half of dQ. The first consumer computes P,
+/// dS, dK, dV and the other half of dQ.
 template <class Config>
 struct ConsumerWithoutKeys : BackwardConsumer<Config> {
   using Base = BackwardConsumer<Config>;

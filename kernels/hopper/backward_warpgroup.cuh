@@ -5,6 +5,7 @@
 
 #include "hopper/backward_storage.cuh"
 #include "hopper/key_gradients.cuh"
+#include "hopper/rows.cuh"
 #include "hopper/second_pass.cuh"
 
 namespace gdpa::hopper {
@@ -19,7 +20,7 @@ struct BackwardWarpgroup {
   static constexpr int part_queries = 64;  ///< queries of one product S or dP
   static constexpr int parts = Config::tile_queries / part_queries;
   static constexpr int part_steps = part_queries / 16;
-  static constexpr int query_steps = parts * part_steps;          ///< of P^T dO and dS^T Q
+  static constexpr int query_steps = parts * part_steps;  ///< of P^T dO and dS^T Q
   static constexpr int columns = output_columns(Config::head_dim);
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int ping_pong_barrier = 1;  ///< the first of two named barriers, one for each consumer
@@ -50,8 +51,7 @@ struct BackwardWarpgroup {
 
   __device__ __forceinline__ void issue_scores(int number, int step, int part) {
     issue_group([&] {
-      multiply_columns<Element, Config::head_dim>(scores[part],
-                                                  shared.keys(number).from_row(warpgroup * Shared::rows),
+      multiply_columns<Element, Config::head_dim>(scores[part], shared.keys(number).from_row(warpgroup * Shared::rows),
                                                   shared.queries(step).from_row(part * part_queries));
     });
   }
@@ -228,15 +228,15 @@ struct BackwardWarpgroup {
       using Gradients = KeyGradients<Config>;
       const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
       const auto first = [&](const Operand& operand, int64_t offset) {
-        return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
+        return static_cast<float*>(operand.data) + offset + row * operand.row_stride;
       };
       if constexpr (Config::computes_grad_key) {
-        Gradients::template store<Config::head_dim>(grad_key,
+        store_fp32_from_registers<Config::head_dim>(grad_key,
                                                     arguments.scale * out_scale * function.derivative_factor(),
                                                     first(of_key, tile.grad_key), of_key.row_stride, rows);
       }
       if constexpr (Config::computes_grad_value) {
-        Gradients::template store<Config::head_dim_v>(grad_value, function.value_factor() * out_scale,
+        store_fp32_from_registers<Config::head_dim_v>(grad_value, function.value_factor() * out_scale,
                                                       first(of_value, tile.grad_value), of_value.row_stride, rows);
       }
     } else {

@@ -412,23 +412,13 @@ __device__ __forceinline__ void forward(const ForwardArguments& arguments) {
     if (Config::pass == Pass::first && arguments.tiles.order != TileOrder::dynamic) *found_nan_of_cta(arguments) = 0;
     shared.initialise();
   }
-  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
-  __syncthreads();
-  const int warpgroup = warpgroup_index();
-  if (warpgroup == Shared::warpgroups) {
-    warpgroup_reg_dealloc<Shared::producer_registers>();
-    run_producer_warpgroup(
-        [&] {
-          schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
-            write_without_keys<Config>(arguments.common.params, work, lane);
-          });
-        },
-        [&] { load_queries<Config>(arguments, shared, Shared::QueryTile::bytes, [](const auto&, auto...) {}); },
-        [&] { load_keys<Config>(arguments, shared); }, [&] { load_values<Config>(arguments, shared); });
-  } else {
-    warpgroup_reg_alloc<Shared::consumer_registers>();
-    ForwardConsumer<Config>{arguments, shared, warpgroup}.run();
-  }
+  run_query_major<Config>(
+      arguments, shared,
+      [&](const Work& work, int lane) { write_without_keys<Config>(arguments.common.params, work, lane); },
+      Shared::QueryTile::bytes, [](const auto&, auto...) {},
+      [&](int warpgroup) {
+        ForwardConsumer<Config>{arguments, shared, warpgroup}.run();
+      });
 }
 
 }  // namespace gdpa::hopper

@@ -20,35 +20,46 @@ namespace gdpa::hopper {
 /// together.
 constexpr unsigned most_slots_at_once = 8;
 
-/// The slots of a warp: `at_once` slots from `first` on, then the same number `step` further, and so on. If slots are
-/// few, a warp looks up fewer at once, so that all warps have some.
-struct SlotsOfWarp {
-  unsigned first, at_once, step;
-};
-
-/// The slots of this warp, of `slots` slots, in a launch of CTAs of `warps` warps.
-template <unsigned warps>
-__device__ SlotsOfWarp slots_of_warp(unsigned slots) {
+/// Calls visit(work, slot, has_slot) for all slots of the owner below `slots`, a few at a time. Each lane has the
+/// work of one slot. `has_slot`: whether the lane has one. If slots are few, a warp looks up fewer at once, so that all
+/// warps have some. By all `warps` warps of a CTA.
+template <unsigned warps, class Layout, class Visit>
+__device__ void for_all_slots(const BackwardArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
+                              unsigned slots, Visit visit) {
+  const auto slots_of_owner = static_cast<unsigned>(owner.heads * owner.slots());
   const unsigned all_warps = gridDim.x * warps;
   const unsigned at_once = min(max((slots + all_warps - 1) / all_warps, 1u), most_slots_at_once);
-  return {(blockIdx.x * warps + threadIdx.x / 32) * at_once, at_once, all_warps * at_once};
+  const auto lane = static_cast<unsigned>(lane_index());
+  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * at_once; first < slots;
+       first += all_warps * at_once) {
+    const unsigned slot = first + lane;
+    Work work{};
+    if (lane < at_once && slot < slots_of_owner) {
+      const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, slot) : 0;
+      work = work_at(arguments.common, owner, owns_queries, slot, entry);
+    }
+    visit(work, slot, lane < at_once && slot < slots);
+    __syncwarp();
+  }
 }
 
-/// Calls visit(work) for `count` slots from `first` on. Each of the first `count` lanes has the work of one slot. By a
-/// warp.
-template <class Layout, class Visit>
-__device__ void look_up_slots(const BackwardArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
-                              unsigned first, unsigned count, Visit visit) {
-  const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
-  const auto lane = static_cast<unsigned>(lane_index());
-  const unsigned slot = first + lane;
-  Work work{};
-  if (lane < count && slot < slots) {
-    const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, slot) : 0;
-    work = work_at(arguments.common, owner, owns_queries, slot, entry);
+/// Calls visit(value of the lane) for each lane with `has`, one after the other. By the warp.
+template <class Value, class Visit>
+__device__ void for_each_lane_with(bool has, const Value& mine, Visit visit) {
+  constexpr int words = sizeof(Value) / sizeof(int);
+  static_assert(sizeof(Value) % sizeof(int) == 0, "whole words");
+  struct Words {
+    int at[words];
+  };
+  const Words of_mine = __builtin_bit_cast(Words, mine);
+  for (unsigned left = __ballot_sync(0xffffffffu, has); left != 0; left &= left - 1) {
+    const int source = __ffs(static_cast<int>(left)) - 1;
+    Words of_source;
+#pragma unroll
+    for (int i = 0; i < words; ++i) of_source.at[i] = __shfl_sync(0xffffffffu, of_mine.at[i], source);
+    visit(__builtin_bit_cast(Value, of_source));
+    __syncwarp();
   }
-  visit(work);
-  __syncwarp();
 }
 
 /// Rows of dQ, of one query tile of one head, that need a semaphore, or accumulators, or zeros because they have no
@@ -81,29 +92,19 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
   const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                             is_shared ? 1 : params.batch};
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
-  const SlotsOfWarp own = slots_of_warp<warps>(slots);
-  for (unsigned first = own.first; first < slots; first += own.step) {
-    look_up_slots(arguments, owner, true, first, own.at_once, [&](const Work& work) {
-      const int row = work.tile * Config::tile_queries;
-      const auto keys = Mask::of(params, pair_of(params, work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
-      const RowsToPrepare mine = {
-          row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
-          Layout::offset_of(params.grad_query, work.queries, work.batch_begin, row, work.head),
-          min(Config::tile_queries, work.queries.count - row),
-          work.head,
-          is_shared ? 1 : keys.size(),
-          static_cast<int>(owner.first_slot_of(work.batch_begin)) + work.tile,
-          keys.last_number(Config::tile_keys)};
-      const bool is_left = work.exists && !is_whole(Mask::keeps_all(params), work.keys.count, arguments.whole_keys);
-      for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
-        const int source = __ffs(static_cast<int>(left)) - 1;
-        const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
-        visit(RowsToPrepare{of_source(mine.row), of_source(mine.offset), of_source(mine.rows), of_source(mine.head),
-                            of_source(mine.key_tiles), of_source(mine.semaphore), of_source(mine.last_number)});
-        __syncwarp();
-      }
-    });
-  }
+  for_all_slots<warps>(arguments, owner, true, slots, [&](const Work& work, unsigned, bool) {
+    const int row = work.tile * Config::tile_queries;
+    const auto keys = Mask::of(params, pair_of(params, work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
+    const RowsToPrepare mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
+                                Layout::offset_of(params.grad_query, work.queries, work.batch_begin, row, work.head),
+                                min(Config::tile_queries, work.queries.count - row),
+                                work.head,
+                                is_shared ? 1 : keys.size(),
+                                static_cast<int>(owner.first_slot_of(work.batch_begin)) + work.tile,
+                                keys.last_number(Config::tile_keys)};
+    const bool has_rows = work.exists && !is_whole(Mask::keeps_all(params), work.keys.count, arguments.whole_keys);
+    for_each_lane_with(has_rows, mine, visit);
+  });
 }
 
 template <class Config>

@@ -2,10 +2,8 @@
 // split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
 #pragma once
 
-#include "common/epilogues.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/rows.cuh"
 
 namespace gdpa::hopper {
 
@@ -20,13 +18,6 @@ struct KeyGradients {
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.params.grad_value;
   }
-
-  template <int columns_of_row, int half_columns>
-  static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
-                                               typename Element::Storage* first, int64_t row_stride, int rows) {
-    store_rows_from_registers<Element, columns_of_row>(
-        accumulators, [factor](int) { return ScaledRow{factor}; }, first, row_stride, rows);
-  }
 };
 
 template <class Config>
@@ -39,12 +30,6 @@ struct KeyGradients<Config, true> {
   }
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.grad_value_accumulator;
-  }
-
-  template <int columns_of_row, int half_columns>
-  static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor, float* first,
-                                               int64_t row_stride, int rows) {
-    store_fp32_from_registers<columns_of_row>(accumulators, factor, first, row_stride, rows);
   }
 };
 

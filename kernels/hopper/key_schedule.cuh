@@ -155,24 +155,22 @@ __device__ Segments find_segments(const BackwardArguments& arguments, const Work
 template <class Config>
 __device__ Segments find_segments_of_lanes(const BackwardArguments& arguments, const Work& work) {
   Segments segments{};
-  for (unsigned left = __ballot_sync(0xffffffffu, work.exists); left != 0; left &= left - 1) {
-    const int source = __ffs(static_cast<int>(left)) - 1;
-    const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
-    Work tile{};
-    tile.batch_begin = of_source(work.batch_begin);
-    tile.batch_end = of_source(work.batch_end);
-    tile.head = of_source(work.head);
-    tile.tile = of_source(work.tile);
-    tile.keys.count = of_source(work.keys.count);
+  for_each_lane_with(work.exists, work, [&](const Work& tile) {
     const Segments found = find_segments<Config>(arguments, tile);
-    if (lane_index() == source) segments = found;
-  }
+    if (work.exists && tile.slot == work.slot) segments = found;
+  });
   return segments;
 }
 
 template <int columns>
 struct Columns {
   static constexpr int value = columns;
+};
+
+/// Rows of dK and dV of a key tile without queries. Offsets are in elements.
+struct KeyRowsToClear {
+  int64_t of_key, of_value;
+  int rows;
 };
 
 template <class Config>
@@ -222,7 +220,8 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
-  using Storage = typename Gradients::Element::Storage;
+  using Element = typename Gradients::Element;
+  using Storage = typename Element::Storage;
   using Layout = typename Config::Layout;
   using Mask = typename Config::Mask;
   constexpr unsigned warps = key_schedule_cta<Config>::threads / 32;
@@ -239,15 +238,15 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   if (Config::has_dq_semaphores) check_offsets_rise<Layout>(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
     if (left.key_tiles == 0) {
-      using Element = typename Config::Element;
-      auto* const gradient = static_cast<typename Element::Storage*>(params.grad_query.data) + left.offset;
-      const typename Element::Storage* addend = nullptr;
+      using Storage = typename Config::Element::Storage;
+      const Storage* addend = nullptr;
       if constexpr (Config::Epilogue::has_addend) {
-        addend = static_cast<const typename Element::Storage*>(params.grad_output.data) +
+        addend = static_cast<const Storage*>(params.grad_output.data) +
                  offset_of_counted_row<Config>(params, params.grad_output, left);
       }
-      fill_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows, addend,
-                                           params.grad_output.row_stride);
+      fill_rows<typename Config::Element, Config::head_dim>(static_cast<Storage*>(params.grad_query.data) + left.offset,
+                                                            params.grad_query.row_stride, left.rows, addend,
+                                                            params.grad_output.row_stride);
       return;
     }
     if (!Config::has_dq_semaphores) {
@@ -259,68 +258,60 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   if constexpr (Config::has_dq_semaphores && Config::keys_shared) initialise_semaphores<Config>(arguments);
   if (Config::computes_grad_query && arguments.prepares_grad_query)
     for_all_rows_to_prepare<Config, warps>(arguments, prepare);
-  const SlotsOfWarp own = slots_of_warp<warps>(slots);
-  for (unsigned first = own.first; first < slots; first += own.step) {
-    look_up_slots(arguments, owner, false, first, own.at_once, [&](Work work) {
-      work.queries = queries_that_meet<Config>(arguments, work);
-      const unsigned slot = first + static_cast<unsigned>(lane_index());
-      const int first_key = work.tile * Config::tile_keys;
-      typename Mask::Tiles queries{};
-      Segments segments{};
+  for_all_slots<warps>(arguments, owner, false, slots, [&](Work work, unsigned slot, bool has_slot) {
+    work.queries = queries_that_meet<Config>(arguments, work);
+    const int first_key = work.tile * Config::tile_keys;
+    typename Mask::Tiles queries{};
+    Segments segments{};
+    if constexpr (Layout::has_batch_map) {
+      segments = find_segments_of_lanes<Config>(arguments, work);
+    } else if (work.exists) {
+      queries =
+          Mask::of(params, pair_of_keys(params, work)).query_tiles(first_key, Config::tile_keys, Config::tile_queries);
+    }
+    const bool has_queries = Layout::has_batch_map ? segments.count > 0 : queries.size() > 0;
+    const auto describe = [&](KeyTile<Mask>& tile) {
+      describe_keys<Config>(tile, arguments, owner, work);
       if constexpr (Layout::has_batch_map) {
-        segments = find_segments_of_lanes<Config>(arguments, work);
-      } else if (work.exists) {
-        queries = Mask::of(params, pair_of_keys(params, work))
-                      .query_tiles(first_key, Config::tile_keys, Config::tile_queries);
+        static_cast<QuerySegment<Mask>&>(tile) = {segments.count, segments.first};
+      } else {
+        describe_segment<Config>(tile, arguments, pair_of_keys(params, work), work.queries, first_key, queries);
       }
-      const bool has_queries = Layout::has_batch_map ? segments.count > 0 : queries.size() > 0;
-      const auto describe = [&](KeyTile<Mask>& tile) {
-        describe_keys<Config>(tile, arguments, owner, work);
-        if constexpr (Layout::has_batch_map) {
-          static_cast<QuerySegment<Mask>&>(tile) = {segments.count, segments.first};
-        } else {
-          describe_segment<Config>(tile, arguments, pair_of_keys(params, work), work.queries, first_key, queries);
-        }
+    };
+    if constexpr (Config::has_dq_semaphores) {
+      const auto in_head_group = [&] {
+        return static_cast<unsigned>(slot_in_head_group<Mask>(
+            arguments.common, arguments.whole_keys, arguments.heads_per_group, owner, work, Config::by_heads));
       };
-      if constexpr (Config::has_dq_semaphores) {
-        const auto in_head_group = [&] {
-          return static_cast<unsigned>(slot_in_head_group<Mask>(
-              arguments.common, arguments.whole_keys, arguments.heads_per_group, owner, work, Config::by_heads));
-        };
-        const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
-        if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);
-      } else if (slot < min(first + own.at_once, slots)) {
-        KeyTile<Mask>& tile = key_tile_table<Config>(arguments)[slot];
-        if (has_queries) {
-          describe(tile);
-        } else {
-          tile = KeyTile<Mask>{};
-        }
+      const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
+      if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);
+    } else if (has_slot) {
+      KeyTile<Mask>& tile = key_tile_table<Config>(arguments)[slot];
+      if (has_queries) {
+        describe(tile);
+      } else {
+        tile = KeyTile<Mask>{};
       }
-      const auto offset_in = [&](const Operand& operand) {
-        return Layout::offset_of(operand, work.keys, work.entry, first_key, work.head);
+    }
+    const auto offset_in = [&](const Operand& operand) {
+      return Layout::offset_of(operand, work.keys, work.entry, first_key, work.head);
+    };
+    const KeyRowsToClear rows{offset_in(Gradients::of_key(arguments)), offset_in(Gradients::of_value(arguments)),
+                              min(Config::tile_keys, work.keys.count - first_key)};
+    for_each_lane_with(work.exists && !has_queries, rows, [&](const KeyRowsToClear& left) {
+      const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
+        write_zero_rows<Element, columns.value>(static_cast<Storage*>(operand.data) + offset, operand.row_stride,
+                                                left.rows);
+        __syncwarp();
       };
-      const int64_t key_offset = offset_in(Gradients::of_key(arguments));
-      const int64_t value_offset = offset_in(Gradients::of_value(arguments));
-      const int rows = min(Config::tile_keys, work.keys.count - first_key);
-      const bool has_zeros = work.exists && !has_queries;
-      for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
-        const int source = __ffs(static_cast<int>(left)) - 1;
-        const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
-        const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
-          fill_rows<typename Gradients::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
-                                                                      operand.row_stride, of_source(rows));
-          __syncwarp();
-        };
-        if constexpr (Config::computes_grad_key) {
-          write(Gradients::of_key(arguments), of_source(key_offset), Columns<Gradients::columns>{});
-        }
-        if constexpr (Config::computes_grad_value) {
-          write(Gradients::of_value(arguments), of_source(value_offset), Columns<Gradients::columns_v>{});
-        }
+      if constexpr (Config::computes_grad_key) {
+        write(Gradients::of_key(arguments), left.of_key, Columns<Gradients::columns>{});
+      }
+      if constexpr (Config::computes_grad_value) {
+        write(Gradients::of_value(arguments), left.of_value, Columns<Gradients::columns_v>{});
       }
     });
-  }
+  });
 }
 
 }  // namespace gdpa::hopper

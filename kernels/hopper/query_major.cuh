@@ -1,5 +1,5 @@
-// The kernels whose CTAs own query tiles, forward and parameter_gradients: the layout of shared memory with its barriers,
-// and the producer threads that load Q, K and V by TMA. `Shared` is the storage of the kernel.
+// The kernels whose CTAs own query tiles, forward and parameter_gradients: the layout of shared memory with its
+// barriers, and the producer threads that load Q, K and V by TMA. `Shared` is the storage of the kernel.
 #pragma once
 
 #include "hopper/tile.cuh"
@@ -138,6 +138,20 @@ template <class Config, class Shared>
 __device__ void load_values(const QueryMajorArguments& arguments, const Shared& shared) {
   load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(), shared.value_pipeline(),
                          [](const auto& tile) { return tile.value_y; });
+}
+
+/// The roles of the threads: visit_empty is of schedule_tiles(), and `query_bytes` and load_more are of load_queries().
+/// The consumers call consume(warpgroup). By all threads, when the barriers are initialised.
+template <class Config, class Shared, class VisitEmpty, class LoadMore, class Consume>
+__device__ __forceinline__ void run_query_major(const QueryMajorArguments& arguments, const Shared& shared,
+                                                VisitEmpty visit_empty, int query_bytes, LoadMore load_more,
+                                                Consume consume) {
+  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
+  __syncthreads();
+  run_roles<Shared>([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), visit_empty); },
+                    [&] { load_queries<Config>(arguments, shared, query_bytes, load_more); },
+                    [&] { load_keys<Config>(arguments, shared); }, [&] { load_values<Config>(arguments, shared); },
+                    consume);
 }
 
 }  // namespace gdpa::hopper

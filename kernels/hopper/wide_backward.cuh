@@ -98,21 +98,17 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
-  const int warpgroup = warpgroup_index();
-  if (warpgroup == Shared::warpgroups) {
-    warpgroup_reg_dealloc<Shared::producer_registers>();
-    run_producer_warpgroup([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
-                           [&] { load_keys_and_values<Config>(arguments, shared); },
-                           [&] { load_queries<Config>(arguments, shared); },
-                           [&] { load_grad_outputs<Config>(arguments, shared); });
-  } else {
-    warpgroup_reg_alloc<Shared::consumer_registers>();
-    if (warpgroup == 0) {
-      consume<GradValueConsumer<Config>>(arguments, shared);
-    } else {
-      consume<GradKeyConsumer<Config>>(arguments, shared);
-    }
-  }
+  run_roles<Shared>([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
+                    [&] { load_keys_and_values<Config>(arguments, shared); },
+                    [&] { load_queries<Config>(arguments, shared); },
+                    [&] { load_grad_outputs<Config>(arguments, shared); },
+                    [&](int warpgroup) {
+                      if (warpgroup == 0) {
+                        consume<GradValueConsumer<Config>>(arguments, shared);
+                      } else {
+                        consume<GradKeyConsumer<Config>>(arguments, shared);
+                      }
+                    });
 }
 
 }  // namespace gdpa::hopper

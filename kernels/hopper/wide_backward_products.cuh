@@ -2,9 +2,10 @@
 // columns, and the epilogue of dK and dV.
 #pragma once
 
+#include "common/scale_epilogue.cuh"
 #include "hopper/grad_query_accumulators.cuh"
-#include "hopper/key_gradients.cuh"
 #include "hopper/key_major.cuh"
+#include "hopper/rows.cuh"
 #include "hopper/second_pass.cuh"
 #include "hopper/valid_queries.cuh"
 
@@ -195,9 +196,9 @@ struct WideConsumer {
                                         const Operand& gradient, int64_t offset, const Tile& tile) const {
     const int rows = tile.length_k - tile.first_key;
     flag_non_finite<Config>(arguments, rows, accumulators);
-    KeyGradients<Config>::template store<columns>(accumulators, factor * tile.out_scale,
-                                                  static_cast<typename Element::Storage*>(gradient.data) + offset,
-                                                  gradient.row_stride, rows);
+    store_rows_from_registers<Element, columns>(
+        accumulators, [of_row = ScaledRow{factor * tile.out_scale}](int) { return of_row; },
+        static_cast<typename Element::Storage*>(gradient.data) + offset, gradient.row_stride, rows);
   }
 };
 

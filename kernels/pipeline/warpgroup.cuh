@@ -44,20 +44,29 @@ __device__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/// The producer warpgroup: warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
-template <class Scheduler, class First, class Second, class Third>
-__device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, First first, Second second, Third third) {
-  const unsigned warp = thread_in_warpgroup() / 32;
-  if (warp == 0) {
-    scheduler();
-  } else if (lane_index() == 0) {
-    if (warp == 1) {
-      first();
-    } else if (warp == 2) {
-      second();
-    } else {
-      third();
+/// Gives each warpgroup of a CTA its registers and its role. The consumers call consume(warpgroup). In the producer
+/// warpgroup, the last one, warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
+template <class Shared, class Scheduler, class First, class Second, class Third, class Consume>
+__device__ __forceinline__ void run_roles(Scheduler scheduler, First first, Second second, Third third,
+                                          Consume consume) {
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == Shared::warpgroups) {
+    warpgroup_reg_dealloc<Shared::producer_registers>();
+    const unsigned warp = thread_in_warpgroup() / 32;
+    if (warp == 0) {
+      scheduler();
+    } else if (lane_index() == 0) {
+      if (warp == 1) {
+        first();
+      } else if (warp == 2) {
+        second();
+      } else {
+        third();
+      }
     }
+  } else {
+    warpgroup_reg_alloc<Shared::consumer_registers>();
+    consume(warpgroup);
   }
 }
 
