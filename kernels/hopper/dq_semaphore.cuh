@@ -27,7 +27,7 @@
 #include "common/memory.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "pipeline/queue.cuh"
+#include "pipeline/barrier.cuh"
 #include "pipeline/tensor_map.cuh"
 
 namespace gdpa::hopper {

@@ -33,7 +33,6 @@
 #include "common/fragment_columns.cuh"
 #include "common/fragment_inputs.cuh"
 #include "hopper/forward_epilogue.cuh"
-#include "hopper/key_tile_iterator.cuh"
 #include "hopper/query_major.cuh"
 #include "pipeline/dependent_launch.cuh"
 

@@ -8,7 +8,7 @@
 
 #include "hopper/key_tile.cuh"
 #include "hopper/tile.cuh"
-#include "pipeline/queue.cuh"
+#include "pipeline/barrier.cuh"
 #include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {

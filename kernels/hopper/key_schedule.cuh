@@ -300,7 +300,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
                               min(Config::tile_keys, work.keys.count - first_key)};
     for_each_lane_with(work.exists && !has_queries, rows, [&](const KeyRowsToClear& left) {
       const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
-        write_zero_rows<Element, columns.value>(static_cast<Storage*>(operand.data) + offset, operand.row_stride,
+        fill_rows<Element, columns.value>(static_cast<Storage*>(operand.data) + offset, operand.row_stride,
                                                 left.rows);
         __syncwarp();
       };

@@ -27,7 +27,6 @@
 #pragma once
 
 #include "common/parameter_terms.cuh"
-#include "hopper/key_tile_iterator.cuh"
 #include "hopper/query_major.cuh"
 
 namespace gdpa::hopper {

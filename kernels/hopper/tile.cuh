@@ -66,55 +66,6 @@ struct SwizzledTile {
   }
 };
 
-/// accumulators = A B^T over the first `columns` columns of both tiles.
-template <class Element, int columns, int count, class TileA, class TileB>
-__device__ __forceinline__ void multiply_columns(float (&accumulators)[count], const TileA& a_tile,
-                                                 const TileB& b_tile) {
-  const OperandDescriptor a = a_tile.by_columns(), b = b_tile.by_columns();
-#pragma unroll
-  for (int k = 0; k < (columns + 15) / 16; ++k) {
-    WarpgroupMma<Element, count * 2>::template multiply_add<false>(accumulators, a.at(TileA::column_step(k)),
-                                                                   b.at(TileB::column_step(k)), k > 0);
-  }
-}
-
-/// The same for A in registers.
-template <class Element, int steps, int count, class Tile>
-__device__ __forceinline__ void multiply_columns(float (&accumulators)[count], const unsigned (&a)[steps][4],
-                                                 const Tile& b_tile) {
-  const OperandDescriptor b = b_tile.by_columns();
-#pragma unroll
-  for (int k = 0; k < steps; ++k) {
-    WarpgroupMma<Element, count * 2>::template multiply_add<false>(accumulators, a[k], b.at(Tile::column_step(k)),
-                                                                   k > 0);
-  }
-}
-
-/// accumulators += A B over the rows of the tile. With `add` false, the accumulators begin here.
-template <class Element, int steps, int count, class Tile>
-__device__ __forceinline__ void multiply_rows(float (&accumulators)[count], const unsigned (&a)[steps][4],
-                                              const Tile& b_tile, bool add) {
-  const OperandDescriptor b = b_tile.by_rows();
-#pragma unroll
-  for (int k = 0; k < steps; ++k) {
-    WarpgroupMma<Element, count * 2>::template multiply_add<true>(accumulators, a[k], b.at(Tile::row_step(k)),
-                                                                  add || k > 0);
-  }
-}
-
-/// accumulators = A^T B over the rows of both tiles, for columns that begin `a_offset` and `b_offset` further, in units
-/// of 16 bytes.
-template <class Element, int count, class TileA, class TileB>
-__device__ __forceinline__ void multiply_rows(float (&accumulators)[count], const TileA& a_tile, unsigned a_offset,
-                                              const TileB& b_tile, unsigned b_offset) {
-  const OperandDescriptor a = a_tile.by_rows(), b = b_tile.by_rows();
-#pragma unroll
-  for (int k = 0; k < TileA::rows / 16; ++k) {
-    WarpgroupMma<Element, count * 2>::template multiply_add<true, true>(
-        accumulators, a.at(TileA::row_step(k) + a_offset), b.at(TileB::row_step(k) + b_offset), k > 0);
-  }
-}
-
 /// A tile for TMA alone, of 64 or of 32 columns. TMA swizzles rows of 64 bytes in pairs.
 template <int columns_>
 struct NarrowTile {

@@ -98,32 +98,22 @@ struct WarpgroupMma;
       "+f"(accumulators[i + 4]), "+f"(accumulators[i + 5]), "+f"(accumulators[i + 6]), "+f"(accumulators[i + 7])
 #define GDPA_SUMS_16(i) GDPA_SUMS_8(i), GDPA_SUMS_8(i + 8)
 #define GDPA_SUMS_32(i) GDPA_SUMS_16(i), GDPA_SUMS_16(i + 16)
-#define GDPA_NAMES_16                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, " \
-  "%8, %9, %10, %11, %12, %13, %14, %15"
-#define GDPA_NAMES_32                        \
-  GDPA_NAMES_16                              \
-  ", "                                       \
-  "%16, %17, %18, %19, %20, %21, %22, %23, " \
-  "%24, %25, %26, %27, %28, %29, %30, %31"
-#define GDPA_NAMES_40 GDPA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define GDPA_TEN(t) \
+  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
+#define GDPA_NAMES_16 GDPA_TEN() ", %10, %11, %12, %13, %14, %15"
+#define GDPA_NAMES_30 GDPA_TEN() ", " GDPA_TEN(1) ", " GDPA_TEN(2)
+#define GDPA_NAMES_32 GDPA_NAMES_30 ", %30, %31"
+#define GDPA_NAMES_40 GDPA_NAMES_30 ", " GDPA_TEN(3)
 #define GDPA_NAMES_48 GDPA_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define GDPA_NAMES_56 GDPA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define GDPA_NAMES_64 GDPA_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define GDPA_NAMES_80                          \
-  GDPA_NAMES_64                                \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, " \
-  "%72, %73, %74, %75, %76, %77, %78, %79"
-#define GDPA_NAMES_96                          \
-  GDPA_NAMES_80                                \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, " \
-  "%88, %89, %90, %91, %92, %93, %94, %95"
-#define GDPA_NAMES_128                               \
-  GDPA_NAMES_96                                      \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, "   \
-  "%104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, " \
-  "%120, %121, %122, %123, %124, %125, %126, %127"
+#define GDPA_NAMES_50 GDPA_NAMES_40 ", " GDPA_TEN(4)
+#define GDPA_NAMES_56 GDPA_NAMES_50 ", %50, %51, %52, %53, %54, %55"
+#define GDPA_NAMES_60 GDPA_NAMES_50 ", " GDPA_TEN(5)
+#define GDPA_NAMES_64 GDPA_NAMES_60 ", %60, %61, %62, %63"
+#define GDPA_NAMES_80 GDPA_NAMES_60 ", " GDPA_TEN(6) ", " GDPA_TEN(7)
+#define GDPA_NAMES_90 GDPA_NAMES_80 ", " GDPA_TEN(8)
+#define GDPA_NAMES_96 GDPA_NAMES_90 ", %90, %91, %92, %93, %94, %95"
+#define GDPA_NAMES_120 GDPA_NAMES_90 ", " GDPA_TEN(9) ", " GDPA_TEN(10) ", " GDPA_TEN(11)
+#define GDPA_NAMES_128 GDPA_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define GDPA_SUMS_40(i) GDPA_SUMS_32(i), GDPA_SUMS_8(i + 32)
 #define GDPA_SUMS_48(i) GDPA_SUMS_32(i), GDPA_SUMS_16(i + 32)
@@ -142,5 +132,54 @@ GDPA_PRODUCTS(128, GDPA_NAMES_64, GDPA_SUMS_64, 64, 65, 66, 67, 68, 69, 70, 66, 
 GDPA_PRODUCTS(160, GDPA_NAMES_80, GDPA_SUMS_80, 80, 81, 82, 83, 84, 85, 86, 82, 83, 84)
 GDPA_PRODUCTS(192, GDPA_NAMES_96, GDPA_SUMS_96, 96, 97, 98, 99, 100, 101, 102, 98, 99, 100)
 GDPA_PRODUCTS(256, GDPA_NAMES_128, GDPA_SUMS_128, 128, 129, 130, 131, 132, 133, 134, 130, 131, 132)
+
+/// accumulators = A B^T over the first `columns` columns of both tiles.
+template <class Element, int columns, int count, class TileA, class TileB>
+__device__ __forceinline__ void multiply_columns(float (&accumulators)[count], const TileA& a_tile,
+                                                 const TileB& b_tile) {
+  const OperandDescriptor a = a_tile.by_columns(), b = b_tile.by_columns();
+#pragma unroll
+  for (int k = 0; k < (columns + 15) / 16; ++k) {
+    WarpgroupMma<Element, count * 2>::template multiply_add<false>(accumulators, a.at(TileA::column_step(k)),
+                                                                   b.at(TileB::column_step(k)), k > 0);
+  }
+}
+
+/// The same for A in registers.
+template <class Element, int steps, int count, class Tile>
+__device__ __forceinline__ void multiply_columns(float (&accumulators)[count], const unsigned (&a)[steps][4],
+                                                 const Tile& b_tile) {
+  const OperandDescriptor b = b_tile.by_columns();
+#pragma unroll
+  for (int k = 0; k < steps; ++k) {
+    WarpgroupMma<Element, count * 2>::template multiply_add<false>(accumulators, a[k], b.at(Tile::column_step(k)),
+                                                                   k > 0);
+  }
+}
+
+/// accumulators += A B over the rows of the tile. With `add` false, the accumulators begin here.
+template <class Element, int steps, int count, class Tile>
+__device__ __forceinline__ void multiply_rows(float (&accumulators)[count], const unsigned (&a)[steps][4],
+                                              const Tile& b_tile, bool add) {
+  const OperandDescriptor b = b_tile.by_rows();
+#pragma unroll
+  for (int k = 0; k < steps; ++k) {
+    WarpgroupMma<Element, count * 2>::template multiply_add<true>(accumulators, a[k], b.at(Tile::row_step(k)),
+                                                                  add || k > 0);
+  }
+}
+
+/// accumulators = A^T B over the rows of both tiles, for columns that begin `a_offset` and `b_offset` further, in units
+/// of 16 bytes.
+template <class Element, int count, class TileA, class TileB>
+__device__ __forceinline__ void multiply_rows(float (&accumulators)[count], const TileA& a_tile, unsigned a_offset,
+                                              const TileB& b_tile, unsigned b_offset) {
+  const OperandDescriptor a = a_tile.by_rows(), b = b_tile.by_rows();
+#pragma unroll
+  for (int k = 0; k < TileA::rows / 16; ++k) {
+    WarpgroupMma<Element, count * 2>::template multiply_add<true, true>(
+        accumulators, a.at(TileA::row_step(k) + a_offset), b.at(TileB::row_step(k) + b_offset), k > 0);
+  }
+}
 
 }  // namespace gdpa::hopper

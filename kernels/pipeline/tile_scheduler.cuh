@@ -7,7 +7,7 @@
 #include "common/tile.cuh"
 #include "common/work.cuh"
 #include "pipeline/arguments.cuh"
-#include "pipeline/queue.cuh"
+#include "pipeline/barrier.cuh"
 #include "pipeline/tile_range.cuh"
 #include "pipeline/tile_round.cuh"
 #include "pipeline/warpgroup.cuh"
