@@ -5,7 +5,7 @@
 //     dweight = sum over rows of dn * n^                             dbias = sum over rows of dn
 //
 // Each row is read once. The rows of a CTA add to sums for the weights in registers. A CTA writes its sums as a partial
-// result, and norm_reduce adds the partial results in order, so the results are the same every time.
+// result, and a second kernel adds the partial results in order, so the results are the same every time.
 //
 // Launch: grid any number of CTAs, best ctas for each multiprocessor. Workspace: the partial results,
 //         (CTAs, sums, columns) in fp32, not cleared.
@@ -137,6 +137,41 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
   if constexpr (Config::computes_weight) store_partial_sums<Config>(grad_weight, partial);
   if constexpr (Config::computes_bias) {
     store_partial_sums<Config>(grad_bias, partial + int{Config::computes_weight} * Config::columns);
+  }
+}
+
+template <class Config>
+using norm_reduce_cta = CtaShape<256>;
+
+/// Adds the partial results of norm_backward in order, and rounds the gradients of weight and bias.
+///
+/// Launch: grid any number of CTAs, best the numbers of a partial result / 32. Config: using Weight; int columns.
+template <class Config>
+__device__ void norm_reduce(const NormReduceArguments& arguments) {
+  constexpr int columns_at_once = 32, parts = norm_reduce_cta<Config>::threads / columns_at_once;
+  __shared__ float of_parts[parts][columns_at_once];
+  const int numbers = arguments.sums * Config::columns;
+  const auto part = static_cast<int>(threadIdx.x) / columns_at_once;
+  const auto lane = static_cast<int>(threadIdx.x) % columns_at_once;
+  for (int first = static_cast<int>(blockIdx.x) * columns_at_once; first < numbers;
+       first += static_cast<int>(gridDim.x) * columns_at_once) {
+    const int number = first + lane;
+    float sum = 0.0f;
+    if (number < numbers) {
+      for (int64_t partial = part; partial < arguments.partial_count; partial += parts) {
+        sum += arguments.partials[partial * numbers + number];
+      }
+    }
+    of_parts[part][lane] = sum;
+    __syncthreads();
+    if (part == 0 && number < numbers) {
+      sum = 0.0f;
+      for (int i = 0; i < parts; ++i) sum += of_parts[i][lane];
+      using Weight = typename Config::Weight;
+      auto* const to = static_cast<typename Weight::Storage*>(arguments.gradients[number / Config::columns]);
+      to[number % Config::columns] = Weight::rounded(sum);
+    }
+    __syncthreads();
   }
 }
 

@@ -1,4 +1,4 @@
-// The host file of the norms: kernels/portable/norm.cuh, norm_backward.cuh and norm_reduce.cuh.
+// The host file of the norms: kernels/portable/norm.cuh and norm_backward.cuh.
 #pragma once
 
 #include <fmt/format.h>
@@ -96,7 +96,7 @@ struct NormBackwardKernel : NormOperandsKernel {
 
 struct NormReduceKernel : NormRowsKernel {
   using Arguments = portable::NormReduceArguments;
-  static constexpr KernelNames names = {"portable", "norm_reduce", "norm_reduce", "NormReduceArguments"};
+  static constexpr KernelNames names = {"portable", "norm_reduce", "norm_backward", "NormReduceArguments"};
   auto operator<=>(const NormReduceKernel&) const = default;
 };
 
