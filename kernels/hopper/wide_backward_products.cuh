@@ -2,7 +2,7 @@
 // columns, and the epilogue of dK and dV.
 #pragma once
 
-#include "common/scale_epilogue.cuh"
+#include "common/epilogues.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/key_major.cuh"
 #include "hopper/rows.cuh"

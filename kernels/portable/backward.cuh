@@ -40,13 +40,11 @@
 //                                               entries are in the tile of K
 //     bool computes_grad_key, computes_grad_value;   false: the products that only this gradient needs are left out
 //
-// backward_tiles.cuh lays out the tiles, query_tile_iterator.cuh visits the tiles of queries, and backward_scores.cuh
-// computes P and dS.
+// backward_scores.cuh lays out the tiles and computes P and dS. query_tile_iterator.cuh visits the tiles of queries.
 #pragma once
 
 #include "common/score_scale.cuh"
 #include "portable/backward_scores.cuh"
-#include "portable/backward_tiles.cuh"
 #include "portable/operand_rows.cuh"
 #include "portable/query_tile_iterator.cuh"
 #include "portable/schedule.cuh"

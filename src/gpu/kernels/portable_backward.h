@@ -25,7 +25,7 @@ struct PortableBackward : PortableKernel, FunctionForm {
   };
   auto operator<=>(const PortableBackward&) const = default;
 
-  /// The column warps split the queries of the scores, and P goes through shared memory (backward_tiles.cuh).
+  /// The column warps split the queries of the scores, and P goes through shared memory (backward_scores.cuh).
   bool splits_scores() const {
     constexpr int row_group = 16;  // rows and columns of one tensor-core product
     return column_warps > 1 && tile_queries % (row_group * column_warps) == 0;
