@@ -1,17 +1,37 @@
 // One call of the CPU backend: it makes the schedule, computes the units on threads, and adds the partial sums.
 #include "cpu/backend.h"
 
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
 #include <algorithm>
-#include <utility>
+#include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "cpu/call.h"
-#include "cpu/threads.h"
 #include "cpu/unused_rows.h"
-#include "cpu/workspace.h"
 
 namespace gdpa::cpu {
 namespace {
+
+/// Calls work(0) ... work(count - 1), each once, on at most `threads` threads including the calling thread, and returns
+/// when all calls have returned. Each free thread takes the next one. With one thread it wakes no other thread. If
+/// `work` throws an exception, the function throws it after the other threads have stopped.
+template <class Work>
+void for_each_unit(int threads, std::size_t count, const Work& work) {
+  if (threads <= 1 || count <= 1) {
+    for (std::size_t i = 0; i < count; ++i) work(i);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  auto take_units = [&](int) {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  // In a separate arena, the calling thread cannot run other tasks of the program while it waits.
+  tbb::task_arena arena(threads);
+  arena.execute([&] { tbb::parallel_for(0, threads, take_units, tbb::simple_partitioner()); });
+}
 
 /// Units that one thread computes one after the other.
 using Group = std::vector<const plan::CpuUnit*>;
@@ -66,17 +86,16 @@ void run_units(const Problem& problem, const Params& params, const activation::F
                      static_cast<double*>(partial_sums.get()),
                      added_operand(problem, params)};
   if (parameter_sums.is_empty()) {
-    for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
-      const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
-      forward ? forward_unit<T>(call, unit) : backward_unit<T>(call, unit, 0);
+    for_each_unit(schedule.threads, schedule.units.size(), [&](std::size_t i) {
+      forward ? forward_unit<T>(call, schedule.units[i]) : backward_unit<T>(call, schedule.units[i], 0);
     });
   } else {
-    for_each_unit(schedule.threads, static_cast<int64_t>(groups.size()), [&](int64_t group) {
-      for (const plan::CpuUnit* unit : groups[static_cast<std::size_t>(group)]) backward_unit<T>(call, *unit, group);
+    for_each_unit(schedule.threads, groups.size(), [&](std::size_t group) {
+      for (const plan::CpuUnit* unit : groups[group]) backward_unit<T>(call, *unit, static_cast<int64_t>(group));
     });
   }
-  for_each_unit(schedule.threads, static_cast<int64_t>(schedule.reductions.size()),
-                [&](int64_t i) { reduce<T>(call, schedule.reductions[static_cast<std::size_t>(i)]); });
+  for_each_unit(schedule.threads, schedule.reductions.size(),
+                [&](std::size_t i) { reduce<T>(call, schedule.reductions[i]); });
   if (!parameter_sums.is_empty()) parameter_sums.store(params);
 }
 
