@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "cpu/convert.h"
-#include "definition/debug.h"
+#include "definition/environment.h"
 
 namespace gdpa::cpu {
 namespace {

@@ -43,4 +43,14 @@ inline std::int64_t positive_number(const char* name, std::int64_t otherwise) {
   return number;
 }
 
+/// Debug mode: whether each index of a score inside the mask is checked. The first index that is outside of its axis is
+/// printed.
+inline bool checks_indices() { return is_set("GDPA_CHECK_INDICES"); }
+
+/// Debug mode: whether offsets are checked on the device, for the life of the process.
+inline bool checks_offsets() {
+  static const bool is_asked = is_set("GDPA_CHECK_OFFSETS");
+  return is_asked;
+}
+
 }  // namespace gdpa

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "codegen/inputs.h"
-#include "definition/debug.h"
+#include "definition/environment.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/launch.h"
 #include "portable/arguments.cuh"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "definition/debug.h"
+#include "definition/environment.h"
 #include "gpu/call.h"
 #include "gpu/launch.h"
 #include "plan/prepared_tiles.h"
