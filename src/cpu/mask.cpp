@@ -45,13 +45,11 @@ void TileMask<Compute>::enter(int64_t b) {
 
 template <class Compute>
 Range TileMask<Compute>::keys(Range queries) const {
-  if (plan_.is_expression()) return queries.empty() ? Range{} : Range{0, length_k_};
   return params_.mask.keys(queries, length_q_, length_k_);
 }
 
 template <class Compute>
 Range TileMask<Compute>::queries(Range keys) const {
-  if (plan_.is_expression()) return keys.empty() ? Range{} : Range{0, length_q_};
   return params_.mask.queries(keys, length_q_, length_k_);
 }
 
@@ -128,7 +126,7 @@ void TileMask<Compute>::clear_masked(Compute* tile) const {
     for (int64_t i = 0; i < count; ++i) tile[i] = valid[i] != 0 ? tile[i] : Compute{0};
     return;
   }
-  const bool is_full = plan_.is_expression() || params_.mask.is_full(queries, covered, length_q_, length_k_);
+  const bool is_full = params_.mask.is_full(queries, covered, length_q_, length_k_);
   if (is_full && covered.end <= tile_.keys.end) return;
   for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns_.count) {
     const Range valid = plan::intersection(keys({query, query + 1}), plan::intersection(covered, tile_.keys));

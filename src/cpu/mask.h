@@ -49,7 +49,8 @@ class TileMask {
   /// Sets the batch entry of the next tiles.
   void enter(int64_t b);
 
-  /// Returns a range with all keys that at least one of these queries attends to, and the same for queries.
+  /// Returns a range with all keys that at least one of these queries attends to, and the same for queries. The window
+  /// of a mask expression is all.
   Range keys(Range queries) const;
   Range queries(Range keys) const;
 
