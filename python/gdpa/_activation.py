@@ -140,10 +140,8 @@ def _with_params(text: str, params: Mapping[str, Param]) -> str:
             raise TypeError(
                 f"params: expected a number or a tensor for {name!r}, got {type(number).__name__}; convert it"
             )
-    if not params:
-        return text
     clause = ", ".join(f"{name} = {float(number)!r}" for name, number in params.items())
-    return _with_clause(text, clause)
+    return _with_clause(text, clause) if clause else text
 
 
 @assume_constant_result

@@ -22,9 +22,8 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
     The calls may differ in the numbers of their operands, and in everything that does not change the sizes of the
     tiles, such as scale. They must have the same mask, device, batch, number of rows, heads and layout. A call with
     other sizes of tiles raises a ValueError that names them; head_dim, dtype and the function determine them. The lists
-    are for the offsets and for the elements of the mask's tensors at this time. A sequence with another length is
-    computed correctly, but without the lists. After a change of its tensors, a call raises a ValueError: prepare the
-    mask again. Compiled functions, and CUDA graphs that are replayed, do not notice such a change.
+    are for the offsets and for the elements of the mask's tensors at this time: docs/masks.md says what happens after a
+    change of them.
 
     On the CPU, each call classifies its tiles itself: a prepared mask has the same results and the same speed. A window
     alone ("causal", gdpa.mask.window) needs no lists on any device.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from gdpa._attention import varlen_attention
@@ -249,9 +248,3 @@ class GDPACrossAttention(nn.Module):
         key, value = self.key_value(context).unflatten(-1, (-1, 2, self.head_dim)).unbind(-2)
         output = self.out(self.attend(query, key, value, offsets, of_context, **call).flatten(-2))
         return packed_like(x, rows + output if self.residual else output)
-
-
-def normal_(tensor: Tensor, std: float) -> Tensor:
-    """Fills with N(0, std^2)."""
-    with torch.no_grad():
-        return tensor.normal_(0, std)

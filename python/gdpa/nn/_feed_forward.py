@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gdpa._errors import refuse_gradient
-from gdpa.nn._attention import GDPA, head_dim_of, normal_
+from gdpa.nn._attention import GDPA, head_dim_of
 from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
 
@@ -65,8 +65,8 @@ class PFFN(nn.Module):
         self.residual = residual
         self.is_shared = rows is not None
         if rows is not None:
-            self.key = nn.Parameter(normal_(torch.empty(rows, heads, self.head_dim), self.head_dim**-0.5))
-            self.value = nn.Parameter(normal_(torch.empty(rows, heads, self.head_dim), rows**-0.5))
+            self.key = nn.Parameter(torch.empty(rows, heads, self.head_dim).normal_(0, self.head_dim**-0.5))
+            self.value = nn.Parameter(torch.empty(rows, heads, self.head_dim).normal_(0, rows**-0.5))
         else:
             width = dim if context_dim is None else context_dim
             self.make_key, self.make_value = _mlp(width, hidden, dim), _mlp(width, hidden, dim)

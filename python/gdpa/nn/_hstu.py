@@ -50,8 +50,7 @@ class HSTULayer(nn.Module):
         Y = X + (Norm(A) * U) W_o + b_o
 
     The formula is the pointwise aggregated attention of HSTU (arXiv 2402.17152), with f = silu and
-    bucket(t) = floor(log2(1 + |t|) * buckets_per_octave). n is the length of the sequence. A causal model that trains
-    on whole sequences would learn their length from it: pass a number, such as out_scale=1 / 200, instead.
+    bucket(t) = floor(log2(1 + |t|) * buckets_per_octave). n is the length of the sequence, or a number in out_scale.
 
     Args:
         dim: D, the width of the rows.
@@ -72,10 +71,8 @@ class HSTULayer(nn.Module):
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result has the same form. The
     times (T,) are in the order of the rows.
 
-    The kernels subtract times of int32 and int64 as integers, so that seconds or milliseconds since 1970 keep all of
-    their differences; a difference of int32 must fit int32. The CPU subtracts them in fp64, which is exact below 2^53.
-    Times of float32 have 24 bits: seconds since 1970 are multiples of 128 then, before the layer reads them. Pass the
-    time since the first event of the sequence instead. The CPU also has float64. Other dtypes are refused.
+    The times are int32, int64 or float32, and on the CPU also float64. docs/models.md says which differences of times
+    are exact, and which n a causal model needs.
 
     Example::
 

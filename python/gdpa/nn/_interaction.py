@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from gdpa.nn._attention import normal_
-
 
 def over_tokens(weight: Tensor, x: Tensor) -> Tensor:
     """Returns W X for each sample: (m, n) and (B, n, D) to (B, m, D).
@@ -61,7 +59,7 @@ class DotInteraction(nn.Module):
         hidden = 2 * dim if hidden is None else hidden
         self.tokens_out = tokens_out
         self.mlp = nn.Sequential(nn.Linear(tokens_in**2, hidden), nn.GELU(), nn.Linear(hidden, tokens_out * dim))
-        self.short_cut = nn.Parameter(normal_(torch.empty(tokens_out, tokens_in), tokens_in**-0.5))
+        self.short_cut = nn.Parameter(torch.empty(tokens_out, tokens_in).normal_(0, tokens_in**-0.5))
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:

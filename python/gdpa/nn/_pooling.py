@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdpa.nn._attention import GDPA, OF_BLOCKS, head_dim_of, normal_
+from gdpa.nn._attention import GDPA, OF_BLOCKS, head_dim_of
 from gdpa.nn._interaction import over_tokens
 from gdpa.nn._jagged import exported_batch, unpacked
 
@@ -56,7 +56,7 @@ class PMA(nn.Module):
     ) -> None:
         super().__init__()
         self.head_dim = head_dim_of(dim, heads, head_dim)
-        self.query = nn.Parameter(normal_(torch.empty(queries, heads, self.head_dim), 1.0))
+        self.query = nn.Parameter(torch.empty(queries, heads, self.head_dim).normal_(0, 1.0))
         self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
         self.attend = GDPA(**{**OF_BLOCKS, **options})
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
@@ -84,8 +84,8 @@ class SumKronLinear(nn.Module):
     def __init__(self, tokens_in: int, tokens_out: int, dim: int, *, dim_out: int | None = None, rank: int = 4) -> None:
         super().__init__()
         dim_out = dim if dim_out is None else dim_out
-        self.z = nn.Parameter(normal_(torch.empty(rank, tokens_in, tokens_out), tokens_in**-0.5))
-        self.w = nn.Parameter(normal_(torch.empty(rank, dim, dim_out), (rank * dim) ** -0.5))
+        self.z = nn.Parameter(torch.empty(rank, tokens_in, tokens_out).normal_(0, tokens_in**-0.5))
+        self.w = nn.Parameter(torch.empty(rank, dim, dim_out).normal_(0, (rank * dim) ** -0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns Y (B, N, D_out)."""
@@ -135,7 +135,7 @@ class HSP(nn.Module):
     ) -> None:
         super().__init__()
         self.head_dim = head_dim_of(dim, heads, head_dim)
-        self.seeds = nn.Parameter(normal_(torch.empty(seeds, dim), 1.0))
+        self.seeds = nn.Parameter(torch.empty(seeds, dim).normal_(0, 1.0))
         self.norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
