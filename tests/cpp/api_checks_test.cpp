@@ -1090,7 +1090,7 @@ TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
 TEST(PreparedTiles, a_text_gives_the_tiles_back_and_another_text_is_refused) {
   plan::PreparedTiles tiles;
   tiles.call = {2, 3, 5, 7, 11, Form::dense, Form::shared, {DeviceKind::cuda, 3}, 13};
-  tiles.lists = {{64, 128, true, 2, 4, 17, 19, 23, 29}, {128, 64, false, 1, 1, 31, 37, 41, 0}};
+  tiles.lists = {{{64, 128, 2, 4, 17}, true, 19, 23, 29}, {{128, 64, 1, 1, 31}, false, 37, 41, 0}};
   tiles.bytes = 43;
   const std::string text = tiles.text();
   const plan::PreparedTiles again = plan::PreparedTiles::of_text(text);
