@@ -8,10 +8,10 @@ from torch.fx import Proxy
 from torch.fx.node import has_side_effect
 
 from gdpa._activation import ActivationLike, Param, text_of
-from gdpa._errors import refuse_gradient, translated
+from gdpa._errors import refuse_gradient, translated, translating
 from gdpa._leaf import leaf, node_of
-from gdpa._library import SCORE_FACTOR, Problem
-from gdpa._operators import attend, batch_of, write_gradients
+from gdpa._library import SCORE_FACTOR, Problem, backward_out
+from gdpa._operators import attend, batch_of, split_gradients
 from gdpa._symbolic import is_symbolic
 from gdpa._text import names_of_reads
 from gdpa._when_imported import assume_constant_result
@@ -174,6 +174,9 @@ def varlen_attention(
     )
 
 
+_write_gradients = translating(backward_out)
+
+
 @has_side_effect
 @leaf
 def varlen_attention_backward(
@@ -240,10 +243,11 @@ def varlen_attention_backward(
     numbers = {SCORE_FACTOR if name == "scale" and has_factor else name for name in grad_params}
     wanted = sum(1 << n for n, name in enumerate(of_call) if name in numbers)
     wants_out_scale = has_rows and "out_scale" in grad_params
-    problem = (query, key, value, parameters, *rest)
-    buffers = (grad_query, grad_key, grad_value)
-    gradients, of_rows = write_gradients(grad_output, problem, buffers, wanted, wants_out_scale)
-    results = {name: one for name, one in zip(of_call, gradients, strict=False) if one is not None}
+    arguments = (grad_output, query, key, value, parameters, *rest, grad_query, grad_key, grad_value)
+    with torch.no_grad():
+        sums, of_rows = _write_gradients(*arguments, wanted, wants_out_scale)
+    gradients = zip(of_call, split_gradients(sums, parameters, wanted), strict=False)
+    results = {name: one for name, one in gradients if one is not None}
     if SCORE_FACTOR in results:
         results["scale"] = results.pop(SCORE_FACTOR).view(scale.shape)
     if wants_out_scale:

@@ -1,14 +1,14 @@
 """The registrations of the operators in addition to their kernels: fake tensors, gradients, autocast and FLOPs."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from gdpa._compilation import Warmup
-from gdpa._errors import translated, translating
+from gdpa._errors import translated
 from gdpa._library import Problem, Wanted, backward, backward_out, divided, flops, forward
 from gdpa._when_imported import assume_constant_result, when_imported
 
@@ -225,7 +225,7 @@ class _Forward(torch.autograd.Function):
         return (*(gradient if is_wanted else None for gradient, is_wanted in both), None, None, *of_parameters)
 
 
-def split_gradients(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
+def split_gradients(sums: torch.Tensor, parameters: Sequence[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
     """Returns the gradient of each tensor of the call in its shape and dtype, from the numbers of all wanted ones."""
     gradients: list[torch.Tensor | None] = []
     end = 0
@@ -339,24 +339,6 @@ def _refuse_derivatives_of_torch_func() -> None:
                 "gdpa: expected a gradient of torch.autograd, got a transform of torch.func (grad, vjp, jvp or a "
                 "jacobian), which gdpa does not support; call backward() or torch.autograd.grad()"
             )
-
-
-@translating
-def write_gradients(
-    grad_output: torch.Tensor,
-    problem: tuple[Any, ...],
-    buffers: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
-    wanted: int,
-    wants_out_scale: bool,
-) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-    """Writes the gradients of query, key and value into the buffers.
-
-    Returns the gradients of the tensors of the call, which have a bit in `wanted`, and of the rows of out_scale. No
-    gradient is recorded.
-    """
-    with torch.no_grad():
-        sums, of_rows = backward_out(grad_output, *problem, *buffers, wanted, wants_out_scale)
-        return split_gradients(sums, problem[_parameters], wanted), of_rows
 
 
 def _any_requires_gradient(*tensors: torch.Tensor | None) -> bool:

@@ -44,9 +44,7 @@ def expression_of(function: Callable[..., Any], names: frozenset[str]) -> tuple[
     objects is traced in each call, because they may change unseen. torch.compile traces the function as a part of the
     graph, so that the tensors are inputs of the graph.
     """
-    if torch.compiler.is_compiling():
-        return _trace(function, names)
-    read = _values_read(function)
+    read = None if torch.compiler.is_compiling() else _values_read(function)
     if read is None:
         return _trace(function, names)
     texts = _cache.setdefault(_code_of(function), {})
@@ -137,10 +135,10 @@ def _is_fixed(value: Any) -> bool:
 
 def _trace(function: Callable[..., Any], names: frozenset[str]) -> tuple[str, dict[str, torch.Tensor]]:
     positions, further = _arguments(function, names)
-    parameters = {name: _row(name) if name in _rows else Element(name, (), None, False) for name in further}
+    parameters = {name: _integer(name) if name in _rows else Element(name, (), None, False) for name in further}
     captures = Captures(names)
     with captures:
-        result = function(Score("s"), *[Score(name, is_integer=True) for name in positions], **parameters)
+        result = function(Score("s"), *[_integer(name) for name in positions], **parameters)
     if isinstance(result, torch.Tensor):
         raise ValueError(
             "activation: expected a function of the score, got one that returns a tensor; make the tensor a number "
@@ -155,7 +153,7 @@ def _trace(function: Callable[..., Any], names: frozenset[str]) -> tuple[str, di
     return text, captures.tensors_of(text)
 
 
-def _row(name: str) -> Score:
+def _integer(name: str) -> Score:
     return Score(name, is_integer=True)
 
 
@@ -168,7 +166,7 @@ def condition_of(function: Callable[..., Any]) -> tuple[str, dict[str, torch.Ten
     rows = _rows_of_mask(function)
     with captures:
         try:
-            result = function(*[_row(name) for name in _positions], **{name: _row(name) for name in rows})
+            result = function(*[_integer(name) for name in _positions], **{name: _integer(name) for name in rows})
         except ValueError as error:  # of gdpa._score, which names the activation
             raise ValueError(re.sub("^activation:", "mask:", str(error))) from None
     if isinstance(result, (bool, int)):
@@ -184,7 +182,7 @@ def condition_of(function: Callable[..., Any]) -> tuple[str, dict[str, torch.Ten
 
 def _rows_of_mask(function: Callable[..., Any]) -> list[str]:
     """Returns the rows among the arguments of a mask function. The other ones are the positions."""
-    signature = _signature(function.forward if isinstance(function, torch.nn.Module) else function)
+    signature = _signature(function)
     names = (*signature.by_position, *signature.by_name)
     required = [name for name in names if name not in signature.optional and name not in _rows]
     if len(signature.by_position) > 1 and len(required) != len(_positions):
@@ -201,7 +199,7 @@ def _arguments(function: Callable[..., Any], names: frozenset[str]) -> tuple[tup
     The positional arguments without a value of params, a default or the name of a row are the score, or (score, batch,
     head, q_idx, kv_idx).
     """
-    signature = _signature(function.forward if isinstance(function, torch.nn.Module) else function)
+    signature = _signature(function)
     given = (*names, *_rows)
     required = [name for name in signature.by_position if name not in signature.optional and name not in given]
     missing = [name for name in signature.by_name if name not in signature.optional and name not in given]
@@ -232,6 +230,7 @@ class _Signature(NamedTuple):
 
 def _signature(function: Callable[..., Any]) -> _Signature:
     """Returns the arguments of the function. torch.compile cannot call inspect.signature."""
+    function = function.forward if isinstance(function, torch.nn.Module) else function
     if not hasattr(function, "__code__") or hasattr(function, "__wrapped__"):
         return _Signature(*_inspected(function))
     code = function.__code__

@@ -170,14 +170,11 @@ def mask_of(mask: MaskLike) -> Mask:
         return causal() if mask == "causal" else Mask(mask)
     if callable(mask):
         return Mask(*_trace.condition_of(mask))
-    if isinstance(mask, torch.Tensor):
-        raise TypeError(
-            "mask: expected a gdpa.mask.Mask, a text or a function (batch, head, q_idx, kv_idx), got Tensor; name its "
-            'axes: gdpa.mask.Mask("keeps[batch, q_idx, kv_idx]", {"keeps": tensor})'
-        )
+    is_tensor = isinstance(mask, torch.Tensor)
+    of_tensor = 'name its axes: gdpa.mask.Mask("keeps[batch, q_idx, kv_idx]", {"keeps": tensor})'
     raise TypeError(
         f"mask: expected a gdpa.mask.Mask, a text or a function (batch, head, q_idx, kv_idx), got "
-        f"{type(mask).__name__}; see docs/masks.md"
+        f"{'Tensor' if is_tensor else type(mask).__name__}; {of_tensor if is_tensor else 'see docs/masks.md'}"
     )
 
 
