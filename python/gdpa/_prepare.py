@@ -60,18 +60,13 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
             f"gdpa.prepare_mask: expected a function that calls gdpa once, got {len(record.problems)} calls; prepare "
             "the mask of each call"
         )
-    problem = _without_lists(record.problems[0])
+    problem = record.problems[0]
+    if problem.mask_tiles is not None:  # of an earlier preparation of the mask
+        problem = problem._replace(mask_tiles=None, parameters=problem.parameters[:-1])
     mask = _mask_of(problem)
     if mask.window is not None:
         return PreparedMask(mask, None, "")
     return PreparedMask(mask, *prepare_lists(*problem, backward, *record.wanted[0]))
-
-
-def _without_lists(problem: Any) -> Any:
-    """Returns the problem without an earlier preparation of its mask."""
-    if problem.mask_tiles is None:
-        return problem
-    return problem._replace(mask_tiles=None, parameters=problem.parameters[:-1])
 
 
 def _mask_of(problem: Any) -> Mask:

@@ -26,14 +26,6 @@ def unsupported(what: str) -> ValueError:
     )
 
 
-def _control_flow() -> ValueError:
-    return ValueError(
-        "activation: expected one expression for every score, got Python control flow or a conversion that asks for "
-        "the value of a score; use &, | and ~ instead of and, or and not, torch.where(condition, a, b) instead of if, "
-        "and torch functions instead of math functions"
-    )
-
-
 # Precedence levels. An expression with a lower level than its place needs parentheses.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 _level = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "^": _POWER}
@@ -95,7 +87,11 @@ def _remainder(input: Any, other: Any) -> "Score":
 
 
 def _refuse_value(self: "Score", *arguments: Any) -> Any:
-    raise _control_flow()
+    raise ValueError(
+        "activation: expected one expression for every score, got Python control flow or a conversion that asks for "
+        "the value of a score; use &, | and ~ instead of and, or and not, torch.where(condition, a, b) instead of if, "
+        "and torch functions instead of math functions"
+    )
 
 
 class Score:

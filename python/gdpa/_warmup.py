@@ -87,9 +87,6 @@ def warmup(
         >>> cu = torch.tensor([0, 1])
         >>> gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, activation="silu")
         []
-        >>> kernels = gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, background=True)
-        >>> kernels.result()
-        []
     """
     with Record() as record:
         function(*arguments, **keywords)
