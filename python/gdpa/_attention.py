@@ -9,10 +9,9 @@ from torch.fx.node import has_side_effect
 
 from gdpa._activation import ActivationLike, Param, text_of
 from gdpa._errors import refuse_gradient, translated, translating
-from gdpa._leaf import leaf, node_of
 from gdpa._library import SCORE_FACTOR, Problem, backward_out
 from gdpa._operators import attend, batch_of, split_gradients
-from gdpa._symbolic import is_symbolic
+from gdpa._symbolic import is_symbolic, leaf, node_of
 from gdpa._text import names_of_reads
 from gdpa._when_imported import assume_constant_result
 from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from gdpa._leaf import leaf
+from gdpa._symbolic import leaf
 
 _P = ParamSpec("_P")
 _Record = TypeVar("_Record")

@@ -10,7 +10,7 @@ import torch
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
-from gdpa._leaf import leaf
+from gdpa._symbolic import leaf
 
 __all__ = [
     "cpu_generalized_dot_product_attention",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
-from gdpa._leaf import leaf
+from gdpa._symbolic import leaf
 from gdpa.nn import _norms
 
 __all__ = ["layer_norm", "normed_attention", "rms_norm"]
