@@ -14,7 +14,9 @@ import gdpa
 from gdpa.bench import __main__ as bench
 from gdpa.bench import against
 from gdpa.bench.cases import Case
+from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort
+from gdpa.bench.progress import silent
 from gdpa.bench.report import Refused
 
 PACKAGE = Path(gdpa.__file__).parent
@@ -32,10 +34,10 @@ def other_build(folder: Path, more: str = "") -> Path:
 class Kept(against.Build):
     """A build whose process the next test asks too, because its start takes seconds."""
 
-    def close(self) -> None: ...
-
     def end(self) -> None:
-        super().close()
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait()
+        self._process.stdout.close()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,9 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
 
 def compared(case: Case, other: Path) -> tuple[list[against.Comparison], list[Refused]]:
     work = [(case, "fwd"), (case, "bwd")]
-    return against.compare(work, other, "cpu", "cpu", Effort(seconds=0.003, rounds=3), lambda rows: None)
+    steps = against.plan(work, other, Device(), Effort(seconds=0.003, rounds=3)).steps
+    results = [step(silent) for step in steps]
+    return [row for one in results for row in one.rows], [refused for one in results for refused in one.refusals]
 
 
 class Interrupted(Recorded):
@@ -141,8 +145,6 @@ class Interrupted(Recorded):
         if "prepare" in question and question["prepare"].activation == "relu":
             raise KeyboardInterrupt
         return super().ask(**question)
-
-    def close(self) -> None: ...
 
 
 def test_the_rows_of_finished_cases_survive_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from gdpa.bench import figures, norms, shapes
+from gdpa.bench import against, figures, norms, shapes
 from gdpa.bench.cases import suites
 from gdpa.bench.command_line import count, exit_code
 from gdpa.bench.device import choose
@@ -27,7 +24,9 @@ from gdpa.bench.training import suite as training
 STANDARD_OUTPUT = Path("-")
 # The suites with steps of their own. Each module has HELP, REPORT, add_options, and plan, which returns the steps.
 MODULES = {"figures": figures, "training": training, "norms": norms, "scaling": scaling}
-REPORTS: dict[str, type[Report]] = {name: module.REPORT for name, module in MODULES.items()}
+REPORTS: dict[str, type[Report]] = {name: module.REPORT for name, module in MODULES.items()} | {
+    against.SUBJECT: against.AgainstReport
+}
 WITHOUT_SYSTEMS = ("figures", "norms", "scaling")  # the commands that time gdpa and PyTorch only
 
 EXAMPLES = """examples:
@@ -105,26 +104,22 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def write_unfinished(options: argparse.Namespace, rows: Sequence[Any]) -> None:
-    if options.json and options.json != STANDARD_OUTPUT:
-        write_rows(options.json, rows)
-
-
 def execute(options: argparse.Namespace, plan: Plan, seconds: float) -> Report:
     """Runs the steps of a plan, and writes the rows after each step, so that an interrupted run keeps them.
 
     `seconds` is the duration of a figure over all rounds.
     """
-    report, total, steps = plan.report, Result(), len(plan.steps)
+    report, steps = plan.report, len(plan.steps)
+    total = Result(report.rows, report.refusals, report.measured)  # the lists of the report
     print(
         f"{steps} cases, {in_words(plan.figures * seconds)} of rounds in addition to the first calls", file=sys.stderr
     )
     progress = Progress(steps)
     for step in plan.steps:
         total.add(step(progress))
-        report.rows, report.refusals, report.measured = total.rows, total.refusals, total.figures
         progress.finish_case()
-        write_unfinished(options, report.rows)
+        if options.json and options.json != STANDARD_OUTPUT:
+            write_rows(options.json, report.rows)
         if options.report:
             report.write_document(options.report)
     progress.finish()
@@ -165,9 +160,6 @@ def run(options: argparse.Namespace) -> None:
     if busy:
         print(busy, file=sys.stderr)
     effort = Effort(device.seconds if options.seconds is None else options.seconds, options.rounds)
-    if getattr(options, "against", None):
-        shapes.run_against(options, device, effort, partial(write_unfinished, options))
-        return
     suite = MODULES.get(options.command, shapes)
     hand_over(options, execute(options, suite.plan(options, device, effort), device.duration(effort.seconds)))
 

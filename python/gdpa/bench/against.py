@@ -14,29 +14,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.measure import Effort
-from gdpa.bench.progress import Progress
-from gdpa.bench.report import Refused, Table
+from gdpa.bench.device import Device
+from gdpa.bench.measure import Effort, Plan, Progress, Result, row_of
+from gdpa.bench.plot import Bar, Group, Panel
+from gdpa.bench.report import Refused, Report, Row, Table, grouped, heading
 
+SUBJECT = "against"  # of its documents
 WORKER = Path(__file__).with_name("against_worker.py")
-AfterRow = Callable[[Sequence[Any]], None]
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Row):
     """One case in one direction: the median milliseconds of each build, and the speed-up of this build."""
 
-    direction: str
-    device: str
-    shape: str | None
-    dtype: str
-    activation: str
     mask: str
     d: int
     other_ms: float
@@ -45,22 +42,39 @@ class Comparison:
     rounds: list[float]  # the ratio of each round
     fastest: float  # the other time of its fastest round divided by this time of its fastest round
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        return (*super().place, self.dtype, self.mask, self.d)
 
-def table(folder: Path, rows: Sequence[Comparison]) -> Table:
-    columns: dict[str, Callable[[Comparison], str]] = {
-        "": lambda row: row.direction,
-        "shape": lambda row: row.shape or "",
-        "dtype": lambda row: row.dtype,
-        "f": lambda row: row.activation,
-        "mask": lambda row: row.mask,
-        "d": lambda row: str(row.d),
-        "other ms": lambda row: f"{row.other_ms:.3f}",
-        "this ms": lambda row: f"{row.ms:.3f}",
-        "speed-up": lambda row: f"{row.speed_up:.3f}",
-        "fastest rounds": lambda row: f"{row.fastest:.3f}",
-        "of each round": lambda row: " ".join(f"{ratio:.3f}" for ratio in row.rounds),
-    }
-    return Table.of(f"against {folder}", columns, rows, texts=5)
+
+COLUMNS: dict[str, Callable[[Comparison], str]] = {
+    "": lambda row: row.direction,
+    "shape": lambda row: row.shape or "",
+    "dtype": lambda row: row.dtype,
+    "f": lambda row: row.activation,
+    "mask": lambda row: row.mask,
+    "d": lambda row: str(row.d),
+    "other ms": lambda row: f"{row.other_ms:.3f}",
+    "this ms": lambda row: f"{row.ms:.3f}",
+    "speed-up": lambda row: f"{row.speed_up:.3f}",
+    "fastest rounds": lambda row: f"{row.fastest:.3f}",
+    "of each round": lambda row: " ".join(f"{ratio:.3f}" for ratio in row.rounds),
+}
+
+
+class AgainstReport(Report):
+    row_type = Comparison
+    caption = "speed-up of this build over the other build"
+
+    def tables(self) -> list[Table]:
+        return [Table.of("Two builds", COLUMNS, self.rows, texts=5)]
+
+    def panels(self) -> list[Panel]:
+        def group(row: Comparison) -> Group:
+            label = f"{row.shape or row.mask}\n{row.activation}"
+            return Group(label, {"speed-up": Bar(row.speed_up, f"{row.speed_up:.2f}")}, {"equal": 1.0})
+
+        return [Panel(way, [group(row) for row in rows]) for way, rows in grouped(self.rows, COLUMNS[""]).items()]
 
 
 class Build:
@@ -76,7 +90,6 @@ class Build:
         )
         loaded = Path(self._answer()["gdpa"])
         if folder.resolve() not in loaded.resolve().parents:
-            self.close()
             raise ValueError(f"--against: expected the package gdpa in {folder}, got {loaded}; name its parent folder")
 
     def ask(self, **question: Any) -> dict[str, Any]:
@@ -98,12 +111,6 @@ class Build:
             raise OSError(f"--against: a timing process ended with status {status}; its error is above") from None
         return answer
 
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
 
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
     """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
@@ -116,35 +123,31 @@ def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Ef
             times[index].append(median(answer["times"]))
     ratios = [other / this for other, this in zip(*times, strict=True)]
     return Comparison(
-        direction, device, case.name, case.dtype, case.activation, case.mask, case.head_dim,
-        median(times[0]) * 1e3, median(times[1]) * 1e3, median(ratios), ratios, min(times[0]) / min(times[1]),
-    )  # fmt: skip
+        **row_of("gdpa", gdpa.__version__, direction, device, case),
+        mask=case.mask,
+        d=case.head_dim,
+        other_ms=median(times[0]) * 1e3,
+        ms=median(times[1]) * 1e3,
+        speed_up=median(ratios),
+        rounds=ratios,
+        fastest=min(times[0]) / min(times[1]),
+    )
 
 
-def compare(
-    work: Sequence[tuple[Case, str]], folder: Path, device: str, described: str, effort: Effort, after_row: AfterRow
-) -> tuple[list[Comparison], list[Refused]]:
-    """Measures every case in its direction. Returns the rows and the refused cases.
+def plan(work: Sequence[tuple[Case, str]], folder: Path, device: Device, effort: Effort) -> Plan:
+    """Returns a step for every case in its direction. The processes of the builds begin in the first step."""
 
-    Calls `after_row` with the rows so far after every case, because a run may be interrupted.
-    """
-    rows: list[Comparison] = []
-    refusals: list[Refused] = []
-    progress = Progress(len(work))
-    builds: list[Build] = []
-    try:
-        builds += [Build(folder, device)]
-        builds += [Build(Path(gdpa.__file__).parents[1], device)]
-        for case, direction in work:
-            progress(0.0, f"{case.name or 'case'} {case.activation} {direction}")
-            try:
-                rows.append(compare_case(case, direction, builds, effort, described))
-            except RuntimeError as refused:
-                refusals.append(Refused("gdpa", direction, str(refused), case.name))
-            after_row(rows)
-            progress.finish_case()
-    finally:
-        for build in builds:
-            build.close()
-    progress.finish()
-    return rows, refusals
+    @cache
+    def builds() -> list[Build]:
+        return [Build(one, str(device.torch_device)) for one in (folder, Path(gdpa.__file__).parents[1])]
+
+    def step(case: Case, direction: str, progress: Progress) -> Result:
+        progress(0.0, f"{case.name or 'case'} {case.activation} {direction}")
+        try:
+            return Result([compare_case(case, direction, builds(), effort, device.describe())])
+        except RuntimeError as refused:
+            return Result(refusals=[Refused("gdpa", direction, str(refused), case.name)])
+
+    name = f"{device.describe()}, against {folder}"
+    report = AgainstReport(*heading(SUBJECT, name, effort.seconds, effort.rounds))
+    return Plan(report, [partial(step, *one) for one in work], 2 * len(work))

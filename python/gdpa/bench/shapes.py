@@ -149,6 +149,10 @@ def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tupl
 
 
 def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
+    if options.against:
+        cases = chosen_cases(options)
+        work_of_builds = [(case, direction) for case in cases for direction in chosen_directions(options, case)]
+        return against.plan(work_of_builds, options.against, device, effort)
     if options.gradients != "qkv":
         raise ValueError("--gradients: expected --against with it")
     usual = suites().get(options.command, {}).get("systems")
@@ -163,15 +167,3 @@ def figures_of(case: Case, systems: Sequence[System], directions: Sequence[str],
     """Returns the number of timed figures of a case: each able system in each direction, and cuBLAS."""
     able = sum(system.refusal(system.timed(case)) is None for system in systems)
     return len(directions) * able + (device.product(case.dtype) is not None)
-
-
-def run_against(options: argparse.Namespace, device: Device, effort: Effort, write: against.AfterRow) -> None:
-    """Prints a table with the speed-up of this build over the other build. Passes the rows so far to `write`."""
-    cases = chosen_cases(options)
-    work = [(case, direction) for case in cases for direction in chosen_directions(options, case)]
-    rows, refusals = against.compare(
-        work, options.against, str(device.torch_device), device.describe(), effort, write
-    )  # fmt: skip
-    against.table(options.against, rows).show()
-    for one in refusals:
-        print(f"not run: {one.system}, {one.direction}, {one.shape or 'case'}: {one.reason}")
