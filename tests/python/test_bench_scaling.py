@@ -19,7 +19,7 @@ from gdpa.bench.agreement import Disagreement
 from gdpa.bench.command_line import RankFailed
 from gdpa.bench.device import Device
 from gdpa.bench.measure import Progress
-from gdpa.bench.scaling import context, fsdp
+from gdpa.bench.scaling import strategies
 from gdpa.bench.scaling.ranks import CONTEXT, FSDP, ScalingRow, launch
 from gdpa.bench.scaling.suite import FIGURES, ScalingReport, goal_of, processes_on
 
@@ -95,17 +95,17 @@ def test_the_picture_marks_reached_and_missed_goals(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_the_batch_are_balanced_and_lose_no_user() -> None:
-    shape = fsdp.whole_shape("cuda", 2, layers=2, batch_factor=1.0)
-    parts = fsdp.parts_of(shape, 2)
+    shape = strategies.whole_shape("cuda", 2, layers=2, batch_factor=1.0)
+    parts = strategies.parts_of(shape, 2)
     assert shape.batch == 512 and sorted(user for part in parts for user in part) == list(range(512))
     work = [sum(shape.lengths[n] ** 2 + 5 * 512 * shape.lengths[n] for n in part) for part in parts]
     assert max(work) < 1.001 * min(work)
 
 
 def test_the_long_sequence_has_65536_rows_on_a_gpu() -> None:
-    case = context.case_on("cuda", "causal")
+    case = strategies.long_sequence("cuda", "causal")
     assert (case.lengths_q, case.heads, case.head_dim, case.dtype) == ((65_536,), 4, 128, "bfloat16")
-    assert context.case_on("cuda", "none", 0.25).lengths_k == (16_384,)
+    assert strategies.long_sequence("cuda", "none", 0.25).lengths_k == (16_384,)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort, Plan, Progress, Result, part_of
 from gdpa.bench.plot import Bar, Group, Panel
 from gdpa.bench.report import Figure, Report, Table, heading
-from gdpa.bench.scaling import context, fsdp
+from gdpa.bench.scaling import strategies
 from gdpa.bench.scaling.ranks import CONTEXT, FSDP, Comparison, Ranks, ScalingRow, launch, measure
 
 HELP = "A training step under FSDP2, and context parallelism, on one GPU and on all GPUs, with their goals"
 GOALS = {FSDP: 0.925, CONTEXT: 0.85}  # the scaling divided by the number of GPUs
-FIGURES = 2 * (1 + 2 * len(context.MASKS))  # timed calls: on one rank and on all ranks
+FIGURES = 2 * (1 + 2 * len(strategies.MASKS))  # timed calls: on one rank and on all ranks
 
 
 def goal_of(row: ScalingRow) -> Figure:
@@ -75,13 +75,13 @@ def measure_on_rank(
     ranks = Ranks.join(rank, world, kind, store, options.threads)
 
     def fsdp_step() -> Sequence[Comparison]:
-        return [fsdp.comparison_of(ranks, options.layers, options.scale_batch)]
+        return [strategies.fsdp_comparison(ranks, options.layers, options.scale_batch)]
 
     def long_sequence(mask: str) -> Sequence[Comparison]:
-        return context.comparisons_of(ranks, context.case_on(kind, mask, options.scale_batch))
+        return strategies.context_comparisons(ranks, strategies.long_sequence(kind, mask, options.scale_batch))
 
     subjects = {FSDP: fsdp_step}
-    subjects |= {f"{CONTEXT}, mask {mask}": partial(long_sequence, mask) for mask in context.MASKS}
+    subjects |= {f"{CONTEXT}, mask {mask}": partial(long_sequence, mask) for mask in strategies.MASKS}
     rows: list[ScalingRow] = []
     for index, (what, prepare) in enumerate(subjects.items()):
         of_subject = part_of(progress, index, len(subjects), what)

@@ -87,6 +87,11 @@ class Prepared:
     def backward(self, outputs: list[Tensor]) -> tuple[Tensor, ...]:
         return torch.autograd.grad(outputs, self.inputs, self.grad_outputs)
 
+    def results(self) -> list[Tensor]:
+        """Returns the outputs and the gradients."""
+        outputs = self.forward()
+        return [*(output.detach() for output in outputs), *self.backward(outputs)]
+
 
 # What a system may lack: the cases that need it, and the reason for their refusal.
 LIMITS: dict[str, tuple[Callable[[Case], bool], str]] = {
