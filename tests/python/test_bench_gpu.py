@@ -19,10 +19,10 @@ from torch.nn.attention import SDPBackend
 from gdpa.bench.cases import Case
 from gdpa.bench.counts import kept_scores_of
 from gdpa.bench.device import Device, Gpu, Product, Rates, Work, choose
-from gdpa.bench.figures import FiguresReport, cold_starts
+from gdpa.bench.figures import cold_starts
 from gdpa.bench.measure import Effort, measure, work_of
 from gdpa.bench.progress import Progress
-from gdpa.bench.rates import columns
+from gdpa.bench.rates import RateReport, columns
 from gdpa.bench.report import Figure, Refused
 from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Prepared, SdpaPerSequence
 from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa, first_module
@@ -371,9 +371,8 @@ def test_triton_gdpa_gets_its_own_name_of_the_function(monkeypatch: pytest.Monke
         asked.update(options)
         return query.clone()
 
-    pretend_module(
-        monkeypatch, TritonGdpa.modules[1], generalized_dot_product_attention=generalized_dot_product_attention
-    )
+    functions = {"generalized_dot_product_attention": generalized_dot_product_attention, "tl": None}
+    pretend_module(monkeypatch, TritonGdpa.modules[1], **functions)
     timed = case(activation="gelu_tanh")
     assert TritonGdpa().refusal(timed) is None
     TritonGdpa().prepare(timed, Operands.random(timed, CPU)).forward()
@@ -406,7 +405,7 @@ def test_a_cold_start_that_fails_is_a_figure_without_a_number(monkeypatch: pytes
 def test_a_report_is_a_document_tables_and_a_picture(tmp_path: Path) -> None:
     device = Pretended(lambda work: 1.0)
     rows = measure(case(lengths_q=(4, 4), lengths_k=(4, 4)), [Gdpa()], ["fwd", "bwd"], Effort(1.0, 1), device).rows
-    report = FiguresReport(
+    report = RateReport(
         "figures", "NVIDIA H9000", "2.11", "abc", "3 rounds", [replace(row, tflops=330.0) for row in rows],
         [Refused("HSTU", "fwd", "no module named hstu")], [Figure("speed", 1.5, 1.2, "x")],
     )  # fmt: skip

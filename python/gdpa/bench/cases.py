@@ -77,11 +77,8 @@ class Case:
 
     @property
     def window(self) -> tuple[int, int]:
-        if self.mask == "none":
-            return (-1, -1)
-        if self.mask == "causal":
-            return (-1, 0)
-        left, right = self.mask.removeprefix("window:").split(",")
+        named = {"none": "-1,-1", "causal": "-1,0"}
+        left, right = named.get(self.mask, self.mask.removeprefix("window:")).split(",")
         return (int(left), int(right))
 
 

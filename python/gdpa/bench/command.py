@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -11,6 +10,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import gdpa
 
 ADVICE = "install the wheel of gdpa, which contains the command, or set GDPA_COMMAND to its path"
 
@@ -24,11 +25,8 @@ def find() -> str:
 
     The program in the package has the commit of the package. A command on PATH may belong to another build.
     """
-    specification = importlib.util.find_spec("gdpa")
-    folders = specification.submodule_search_locations if specification else None
-    programs = [Path(folder) / "bin" / "gdpa" for folder in folders or []]
-    in_package = next((str(program) for program in programs if program.is_file()), None)
-    found = os.environ.get("GDPA_COMMAND") or in_package or shutil.which("gdpa")
+    in_package = Path(gdpa.__file__).with_name("bin") / "gdpa"
+    found = os.environ.get("GDPA_COMMAND") or (str(in_package) if in_package.is_file() else shutil.which("gdpa"))
     if not found:
         raise CommandMissing(f"expected the command gdpa in the package or on PATH, found none: {ADVICE}")
     return found

@@ -40,15 +40,7 @@ MIB = 2.0**20
 NEW_ACTIVATION, NEW_LENGTH = "s * sigmoid(1.6180 * s)", 256  # of the cold start
 
 
-class FiguresReport(RateReport):
-    """Its figures do not follow from its rows."""
-
-    @property
-    def figures(self) -> list[Figure]:
-        return self.measured
-
-
-REPORT = FiguresReport
+REPORT = RateReport
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +60,7 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
         cases = [Case(lengths, lengths, 4, 128, mask=mask, batch_limit=USERS_IN_A_CALL) for mask in MASKS]
         steps = [*(partial(on_histories, case, device, effort) for case in cases), partial(on_cpu, device)]
         figures = len(cases) * len(ON_CPU) * len(DIRECTIONS)
-    report = FiguresReport(*heading(options.command, device.describe(), effort.seconds, effort.rounds))
+    report = RateReport(*heading(options.command, device.describe(), effort.seconds, effort.rounds))
     return Plan(report, steps, figures)
 
 

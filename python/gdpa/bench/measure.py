@@ -59,14 +59,6 @@ class Plan:
     figures: int
 
 
-@dataclass
-class Times:
-    """The seconds of one call on one batch: the median of each figure, and each call of the alternating product."""
-
-    figures: dict[tuple[str, str], float]  # for each system and direction
-    product: list[float]
-
-
 def busy_warning() -> str | None:
     """Returns a warning if the machine is busy. This affects PyTorch most, because its threads wait for each other."""
     load = os.getloadavg()[0]
@@ -134,15 +126,18 @@ class BatchTimer:
         self.device.release()  # another call may need the memory of the failed call
         return []
 
-    def rounds(self, effort: Effort, progress: Progress) -> Times:
-        """Times the product with which rates are compared, if it exists, and then every figure."""
+    def rounds(self, effort: Effort, progress: Progress) -> tuple[dict[tuple[str, str], float], list[float]]:
+        """Times the product with which rates are compared, if it exists, and then every figure.
+
+        Returns the median seconds of each figure, and the seconds of each call of the product.
+        """
         product = self.device.product(self.case.dtype)
-        times = Times({}, [])
+        product_times: list[float] = []
         samples: dict[tuple[str, str], list[float]] = defaultdict(list)
         slice_seconds = effort.seconds / effort.rounds
         for round_index in range(effort.rounds):
             if product:
-                times.product += self.device.times(product.work, slice_seconds)
+                product_times += self.device.times(product.work, slice_seconds)
             for position, figure in enumerate(list(self.work)):
                 progress(
                     (round_index + position / len(self.work)) / effort.rounds,
@@ -150,8 +145,7 @@ class BatchTimer:
                 )
                 if sum(samples[figure]) <= 2 * effort.seconds:  # a slow system may use its time before the last round
                     samples[figure] += self.measure(figure, slice_seconds)
-        times.figures = {figure: median(samples[figure]) for figure in self.work}
-        return times
+        return {figure: median(samples[figure]) for figure in self.work}, product_times
 
     def refuse(self, figure: tuple[str, str], error: Exception) -> None:
         self.result.refusals.append(Refused(*figure, reason_of(error), self.case.name))
@@ -188,9 +182,9 @@ def measure(
         for system, of_system in able().items():
             of_batch(0.0, f"{system.name}, first call")
             timer.prepare(operands, system, of_system)
-        times = timer.rounds(effort_of_batch, of_batch)
-        product_times += times.product
-        for figure, seconds in times.figures.items():
+        figures, of_product = timer.rounds(effort_of_batch, of_batch)
+        product_times += of_product
+        for figure, seconds in figures.items():
             totals[figure] += seconds
         device.release()
     product = device.product(case.dtype)

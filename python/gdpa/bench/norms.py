@@ -229,7 +229,7 @@ def measure_norms(case: Case, forms: Sequence[Form], effort: Effort, device: Dev
                 )
             timer.work[figure] = Work(partial(step, compute))
     reference = {}
-    seconds = timer.rounds(effort, progress).figures
+    seconds, _ = timer.rounds(effort, progress)
 
     def row(form: Form, taken: float) -> FormRow:
         fused = seconds.get((FUSED, form.part))

@@ -76,7 +76,8 @@ class RateReport(Report):
 
     @property
     def figures(self) -> list[Figure]:
-        return [figure for _, figure in goals.standings(self.subject, self.rows, self.refusals)]
+        """The goals of the suite. The figures of the command `figures` do not follow from its rows."""
+        return [figure for _, figure in goals.standings(self.subject, self.rows, self.refusals)] or self.measured
 
     def parts(self) -> list[tuple[str, list[RateRow]]]:
         """Returns the rows of each direction that ran, with its heading."""

@@ -103,9 +103,7 @@ def sampled(batches: int, wanted: int) -> set[int]:
 
 def results_of(system: System, operands: Operands) -> list[Tensor]:
     """Returns O, dQ, dK and dV in the layout of the system."""
-    prepared = system.prepare(system.timed(operands.case), operands)
-    outputs = prepared.forward()
-    return [outputs[0].detach(), *prepared.backward(outputs)]
+    return system.prepare(system.timed(operands.case), operands).results()
 
 
 def squares_of(operands: Operands) -> Tensor:
@@ -119,18 +117,6 @@ def squares_of(operands: Operands) -> Tensor:
         torch.stack([want.norm(), (got - want).norm(), (of_padded - want).norm()]) for want, got, of_padded in results
     ]
     return torch.stack(norms).square().cpu()
-
-
-def times_of(operands: Operands, device: Device) -> dict[str, float]:
-    """Returns the seconds of forward and backward of each system, which alternate."""
-    timer = BatchTimer(operands.case, device, Result())
-    systems: Sequence[System] = (WITH_GDPA, WithPadding(), WithoutPadding())
-    for system in systems:
-        if system.refusal(operands.case) is None:
-            timer.prepare(operands, system, DIRECTIONS)
-    figures = timer.rounds(Effort(0.0, ROUNDS), silent).figures
-    names = [one.name for one in systems if all((one.name, direction) in figures for direction in DIRECTIONS)]
-    return {name: sum(figures[name, direction] for direction in DIRECTIONS) for name in names}
 
 
 def measure(
@@ -153,14 +139,18 @@ def measure(
             flops[direction] += flops_of(operands.case, direction)
         if index in chosen:
             squares += squares_of(operands)
-            for name, taken in times_of(operands, device).items():
+            timer = BatchTimer(operands.case, device, Result())
+            for system in (WITH_GDPA, WithPadding(), WithoutPadding()):
+                if system.refusal(operands.case) is None:
+                    timer.prepare(operands, system, DIRECTIONS)
+            for (name, _), taken in timer.rounds(Effort(0.0, ROUNDS), silent)[0].items():
                 of_samples[name] += taken
         progress((index + 1) / len(batches), f"{use.name}, {activation}, batch {index + 1} of {len(batches)}")
     forward, backward = DIRECTIONS
     speed_ups = {name: taken / of_samples["gdpa"] for name, taken in of_samples.items()}
     errors = (squares[:, 1:] / squares[:, :1]).sqrt().tolist()
     return DemoRow(
-        **row_of("gdpa", gdpa.__version__, "fwd+bwd", device.describe(), operands.case) | {"shape": use.name},
+        **row_of("gdpa", gdpa.__version__, "fwd+bwd", device.describe(), operands.case),
         B=sum(batch.users for batch in batches),
         H=operands.case.heads,
         d=operands.case.head_dim,

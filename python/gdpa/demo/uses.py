@@ -42,6 +42,7 @@ class Use:
             mask="causal" if self.causal else "none",
             shared_q=self.shared_queries > 0,
             shared_kv=self.shared_keys > 0,
+            name=self.name,
         )
         query, key, value = embedding.query_key_value(batch)
         if self.shared_queries:

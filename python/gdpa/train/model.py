@@ -28,14 +28,6 @@ class Sizes:
     dropout: float = 0.4
 
 
-def learned_function(heads: int) -> dict[str, Any]:
-    """Returns a * s * sigmoid(b * s) with a and b of each head, which begin as SiLU."""
-    return {
-        "activation": "a * s * sigmoid(b * s)",
-        "params": {"a": torch.ones(heads), "b": torch.ones(heads)},
-    }
-
-
 def recency(heads: int) -> Tensor:
     """Returns the first bias of each relative position (H, POSITIONS), which prefers recent events.
 
@@ -101,7 +93,13 @@ class Variant:
 VARIANTS = {
     "silu": Variant(lambda heads: {"activation": "silu", "positions": POSITIONS}),
     "gelu_tanh": Variant(lambda heads: {"activation": "gelu_tanh", "positions": POSITIONS}),
-    "learned": Variant(lambda heads: {**learned_function(heads), "positions": POSITIONS}),
+    "learned": Variant(  # a and b of each head, which begin as SiLU
+        lambda heads: {
+            "activation": "a * s * sigmoid(b * s)",
+            "params": {"a": torch.ones(heads), "b": torch.ones(heads)},
+            "positions": POSITIONS,
+        }
+    ),
     "unordered": Variant(lambda heads: {"activation": "silu"}),
     "softmax": Variant(attention=SoftmaxAttention),
     "mean": Variant(attention=lambda heads: MeanPooling()),

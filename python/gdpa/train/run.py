@@ -39,12 +39,6 @@ class Settings:
     bf16: bool = False
 
 
-def made(settings: Settings, device: torch.device) -> Recommender:
-    """Returns the model with the initial weights of the seed, which are the same on every device."""
-    torch.manual_seed(settings.seed)
-    return Recommender(settings.sizes, VARIANTS[settings.variant]).to(device)
-
-
 def loss_of(model: Any, batch: Batch, targets: int) -> Tensor:
     """Returns the cross-entropy of the next items over all items, summed over the rows and divided by `targets`."""
     rows = torch.arange(len(batch.items), device=batch.items.device)
@@ -73,7 +67,8 @@ class Run:
     ) -> None:
         self.settings, self.events, self.device, self.ranks = settings, events, device, ranks
         self.file = folder / f"{settings.variant}-{settings.seed}.pt"
-        self.model = made(settings, device)
+        torch.manual_seed(settings.seed)  # the initial weights are the same on every device
+        self.model = Recommender(settings.sizes, VARIANTS[settings.variant]).to(device)
         trained: Any = self.model
         if is_sharded:
             self.model.items = ShardedEmbedding(self.model.items, ranks, device)  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ def define_object(module: ModuleType) -> None:
     Triton looks annotations up among the globals of the module, where built-in names are unknown. The annotation has no
     other effect.
     """
-    vars(module).setdefault("object", getattr(module, "tl", None))
+    if hasattr(module, "tl"):
+        vars(module).setdefault("object", module.tl)
 
 
 def add_checkout(folder: Path) -> None:
@@ -260,21 +261,13 @@ class GdpaCompat(Gdpa):
         return None if case.mask.startswith(MASKED) else "no function of gdpa.compat is for this mask"
 
     def attend(self, case: Case, device: torch.device, params: dict[str, Tensor]) -> Attend:
-        offsets_q, offsets_k = offsets_of(case, device)
-        longest, alpha = max(case.lengths_q), case.head_dim**-0.5
+        cumulative, longest = offsets_of(case, device), max(case.lengths_q)
         if case.mask == "none":
-            options: dict[str, Any] = {
-                "query_offset": offsets_q, "key_offset": offsets_k, "output_offset": offsets_q,
-                "max_seq_len_q": longest, "max_seq_len_kv": max(case.lengths_k), "qk_scale": 1.0,
-                "activation": NAMES_OF_META[case.activation],
-            }  # fmt: skip
-            return lambda *operands: meta.generalized_dot_product_attention(*operands, **options)
+            return TritonGdpa().call(case, meta, *cumulative)
+        if not params:
+            return TritonHstu("", enable_tma=False).call(case, generative_recommenders, *cumulative)
         targets = targets_of(case, device)
-        if params:
-            options = {
-                "num_targets": targets, "window_size": (-1, 0), "alpha": alpha, "rab": params["rab"], "has_drab": True,
-            }  # fmt: skip
-            return lambda q, k, v: hstu.hstu_attn_varlen_func(
-                q, k, v, offsets_q, offsets_q, None, None, longest, longest, -1, None, **options
-            )
-        return lambda q, k, v: generative_recommenders.hstu_mha(longest, alpha, q, k, v, offsets_q, num_targets=targets)
+        return lambda query, key, value: hstu.hstu_attn_varlen_func(
+            query, key, value, *cumulative, None, None, longest, longest, -1, None, targets,
+            window_size=(-1, 0), alpha=case.head_dim**-0.5, rab=params["rab"], has_drab=True,
+        )  # fmt: skip

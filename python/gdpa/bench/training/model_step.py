@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gdpa.bench.agreement import AGREEMENT, Disagreement, checked_difference
 from gdpa.bench.device import Device
 from gdpa.bench.goals import OURS
-from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times, row_of
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, row_of
 from gdpa.bench.report import Refused, Row, reason_of
 from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.packages import Package
@@ -160,35 +160,33 @@ class ModelTraining(BatchTimer):
             except Exception as error:
                 self.refuse((OURS, f"parts of the {self.direction}"), error)
 
-    def rows(self, times: Times) -> list[TrainingRow]:
-        product = self.device.product(self.shape.dtype)
-        cublas_tflops = product.flops / median(times.product) * 1e-12 if product else None
-        seconds = {name: taken for (name, _), taken in times.figures.items()}
+    def rows(self, figures: dict[tuple[str, str], float], product_times: list[float]) -> list[TrainingRow]:
+        device, product = self.device, self.device.product(self.shape.dtype)
+        cublas_tflops = product.flops / median(product_times) * 1e-12 if product else None
+        seconds = {name: taken for (name, _), taken in figures.items()}
         rates = {name: sum(self.entrants[name].shape.lengths) / taken for name, taken in seconds.items()}
-        return [self.row(name, seconds[name], rate, rates.get(OURS), cublas_tflops) for name, rate in rates.items()]
 
-    def row(
-        self, name: str, seconds: float, rate: float, ours: float | None, cublas_tflops: float | None
-    ) -> TrainingRow:
-        entrant = self.entrants[name]
-        system, shape = entrant.system, entrant.shape
-        timed = replace(self.case, name=self.shape.name, activation=system.function or shape.activation)
-        return TrainingRow(
-            **row_of(name, system.version(), self.direction, self.device.describe(), timed),
-            **entrant.measured,
-            model=shape.model,
-            layers=shape.layers,
-            B=shape.batch,
-            H=shape.heads,
-            d=shape.head_dim,
-            max_length=shape.max_length,
-            tokens=sum(shape.lengths),
-            ms=seconds * 1e3,
-            tokens_per_second=rate,
-            gdpa_speedup=ours / rate if ours else None,
-            tflops=flops_of_step(shape, self.device.torch_device) / seconds * 1e-12,
-            cublas_tflops=cublas_tflops,
-        )
+        def row(name: str, rate: float) -> TrainingRow:
+            system, shape = self.entrants[name].system, self.entrants[name].shape
+            timed = replace(self.case, name=self.shape.name, activation=system.function or shape.activation)
+            return TrainingRow(
+                **row_of(name, system.version(), self.direction, device.describe(), timed),
+                **self.entrants[name].measured,
+                model=shape.model,
+                layers=shape.layers,
+                B=shape.batch,
+                H=shape.heads,
+                d=shape.head_dim,
+                max_length=shape.max_length,
+                tokens=sum(shape.lengths),
+                ms=seconds[name] * 1e3,
+                tokens_per_second=rate,
+                gdpa_speedup=rates[OURS] / rate if OURS in rates else None,
+                tflops=flops_of_step(shape, device.torch_device) / seconds[name] * 1e-12,
+                cublas_tflops=cublas_tflops,
+            )
+
+        return [row(name, rate) for name, rate in rates.items()]
 
 
 def measure_model(
@@ -207,6 +205,6 @@ def measure_model(
         training.enter(system)
     times = training.rounds(effort, progress)
     training.measure_parts()
-    result.rows = training.rows(times)
+    result.rows = training.rows(*times)
     device.release()
     return result
