@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,13 +141,11 @@ def by_shape(cases: Sequence[Case]) -> list[tuple[Case, list[str]]]:
     return [(replace(shape, activation=names[0]), names) for shape, names in functions.items()]
 
 
-# What a shape says in the words of a case. Cases are hashable, so they have tuples in place of lists and objects.
-COPIED: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("heads", "head_dim", "dtype", "mask", "layout", "shared_q", "shared_kv"), lambda value: value),
-    **dict.fromkeys(("deterministic", "name", "tensor_gradients"), lambda value: value),
-    "directions": tuple,
-    "tensors": lambda value: tuple(value.items()),
-}
+# What a case copies from its shape.
+COPIED = (
+    *("heads", "head_dim", "dtype", "mask", "layout", "shared_q", "shared_kv"),
+    *("deterministic", "name", "tensor_gradients"),
+)
 
 
 def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Iterator[Case]:
@@ -160,9 +158,10 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
         lengths_q = (shape["length_q"],) * batch
     if shape.get("shared_kv", False):
         lengths_k = (shape["length_k"],) * batch
-    copied = {name: convert(shape[name]) for name, convert in COPIED.items() if name in shape}
+    copied = {name: shape[name] for name in COPIED if name in shape}
+    directions, tensors = tuple(shape.get("directions", DIRECTIONS)), tuple(shape.get("tensors", {}).items())
     for activation in shape["activation"] if isinstance(shape["activation"], list) else [shape["activation"]]:
-        yield Case(lengths_q, lengths_k, activation=activation, **copied)
+        yield Case(lengths_q, lengths_k, activation=activation, directions=directions, tensors=tensors, **copied)
 
 
 def movielens_lengths() -> tuple[int, ...]:

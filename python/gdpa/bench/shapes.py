@@ -49,13 +49,13 @@ def part(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
+    group = parser.add_argument_group("shapes" if suite == SHAPES else "shapes of the suite")
     if suite == SHAPES:
-        add_given_shapes(parser.add_argument_group("shapes"))
+        add_given_shapes(group)
     else:
-        group = parser.add_argument_group("shapes of the suite")
         group.add_argument("--shapes", nargs="+", metavar="SHAPE", help="names, numbers or ranges such as 3-7 (all)")
         group.add_argument("--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)")
-        group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group = parser.add_argument_group("attention")
     defaults = ("float32", "gelu", "none") if suite == SHAPES else ("those of each shape",) * 3
     group.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help=f"{', '.join(DTYPES)} ({defaults[0]})")
@@ -88,7 +88,6 @@ def add_given_shapes(group: Any) -> None:
     group.add_argument(
         "--fill", type=part, default=1.0, metavar="F", help="mean length divided by the longest length (1)"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group.add_argument("--heads", type=count, default=4, metavar="N", help="attention heads (4)")
     group.add_argument("--head-dim", type=count, default=64, metavar="N", help="elements in a head (64)")
 

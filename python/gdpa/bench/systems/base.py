@@ -17,6 +17,12 @@ from gdpa.bench.tensors import params_of, random_tensors
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key and value to output
 
 
+def sides_of(case: Case) -> list[tuple[tuple[int, ...], bool]]:
+    """Returns the lengths of query, key, value and the gradient of the output, and whether the batch shares them."""
+    query, keys = (case.lengths_q, case.shared_q), (case.lengths_of_keys, case.shared_kv)
+    return [query, keys, keys, (case.lengths_q, False)]
+
+
 @dataclass(frozen=True)
 class Operands:
     """The operands of one call. `tensors` are the tensors that functions read.
@@ -29,7 +35,7 @@ class Operands:
     key: Tensor
     value: Tensor
     grad_output: Tensor
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict, kw_only=True)
 
     @classmethod
     def random(cls, case: Case, device: torch.device, seed: int = 0) -> Operands:
@@ -40,18 +46,15 @@ class Operands:
             numbers = torch.randn(rows, case.heads, case.head_dim, generator=generator, device=device)
             return numbers.to(getattr(torch, case.dtype))
 
-        return cls(
-            case,
-            normal(case.lengths_q, case.shared_q),
-            normal(case.lengths_of_keys, case.shared_kv),
-            normal(case.lengths_of_keys, case.shared_kv),
-            normal(case.lengths_q, False),
-            random_tensors(case, generator, device),
-        )
+        rows = [normal(*side) for side in sides_of(case)]
+        return cls(case, *rows, tensors=random_tensors(case, generator, device))
+
+    @property
+    def rows(self) -> tuple[Tensor, ...]:
+        return self.query, self.key, self.value, self.grad_output
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operands:
-        query, key, value, grad_output = map(change, (self.query, self.key, self.value, self.grad_output))
-        return Operands(self.case, query, key, value, grad_output, self.tensors)
+        return Operands(self.case, *map(change, self.rows), tensors=self.tensors)
 
     @property
     def packed(self) -> Operands:
@@ -60,15 +63,8 @@ class Operands:
     @cached_property
     def dense(self) -> Operands:
         """The operands as (batch, longest, heads, head_dim), with batch 1 if shared; views if nothing is padded."""
-        case = self.case
-        return Operands(
-            case,
-            dense(self.query, case.lengths_q, case.shared_q),
-            dense(self.key, case.lengths_of_keys, case.shared_kv),
-            dense(self.value, case.lengths_of_keys, case.shared_kv),
-            dense(self.grad_output, case.lengths_q, False),
-            self.tensors,
-        )
+        sides = zip(self.rows, sides_of(self.case), strict=True)
+        return Operands(self.case, *(dense(rows, *side) for rows, side in sides), tensors=self.tensors)
 
     @cached_property
     def heads_first(self) -> Operands:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gdpa.bench.cases import Case
 from gdpa.bench.in_pytorch import bias_of, mask_mod_of, score_mod_of
 from gdpa.bench.masks import mask_of_case
-from gdpa.bench.systems.base import Attend, Operands, Prepared, System, offsets, offsets_of
+from gdpa.bench.systems.base import Attend, Operands, Prepared, System, offsets, offsets_of, sides_of
 from gdpa.bench.systems.padded import compiled
 
 
@@ -26,10 +26,8 @@ class SdpaPerSequence(System):
     lacks = ("layouts", "conditions", "windows", "causal cross")
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
-        queries = sequences(operands.query, case.lengths_q, case.shared_q)
-        keys = sequences(operands.key, case.lengths_k, case.shared_kv)
-        values = sequences(operands.value, case.lengths_k, case.shared_kv)
-        grads = sequences(operands.grad_output, case.lengths_q, False)
+        sides = zip(operands.rows, sides_of(case), strict=True)
+        queries, keys, values, grads = (sequences(rows, *side) for rows, side in sides)
         run = [b for b, lengths in enumerate(zip(case.lengths_q, case.lengths_k, strict=True)) if min(lengths) > 0]
         causal = case.mask == "causal"
 

@@ -108,8 +108,7 @@ MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {
     "kunlun": kunlun,
 }
 # The batch and the longest sequence. Both shapes of the block have the same number of tokens.
-BATCHES = {"block": [(1152, 512), (288, 2048)]}
-USUAL_BATCHES = [(1152, 2048)]
+BATCHES = dict.fromkeys(MODELS, ((1152, 2048),)) | {"block": ((1152, 512), (288, 2048))}
 
 
 def shapes_of(model: str, layers: int, kind: str, batch_factor: float = 1.0) -> list[ModelShape]:
@@ -117,7 +116,7 @@ def shapes_of(model: str, layers: int, kind: str, batch_factor: float = 1.0) -> 
     if kind == "cpu":
         shapes = [ModelShape(model, layers, 4, 24, heads=2, head_dim=16, dtype="float32")]
     else:
-        shapes = [ModelShape(model, layers, *batch) for batch in BATCHES.get(model, USUAL_BATCHES)]
+        shapes = [ModelShape(model, layers, *batch) for batch in BATCHES[model]]
     return [replace(shape, batch=max(1, round(shape.batch * batch_factor))) for shape in shapes]
 
 

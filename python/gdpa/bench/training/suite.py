@@ -65,11 +65,9 @@ def goals_of(shape: str, rows: Sequence[TrainingRow]) -> list[Figure]:
     ]
     memory = [row.bytes_of_a_token for row in others if row.bytes_of_a_token is not None]
     mine = ours.bytes_of_a_token if ours else None
-    what = f"{shape}: peak memory of a token"
-    if mine is None or not memory:
-        figures.append(Figure(what, None, 1.0, "not measured on this device", more_is_better=False))
-    else:
-        figures.append(Figure(what, mine / min(memory), 1.0, "times the least of the others", more_is_better=False))
+    ratio = mine / min(memory) if mine is not None and memory else None
+    unit = "not measured on this device" if ratio is None else "times the least of the others"
+    figures.append(Figure(f"{shape}: peak memory of a token", ratio, 1.0, unit, more_is_better=False))
     if ours is not None and ours.host_waits is not None:
         figures.append(Figure(f"{shape}: the host waits", float(ours.host_waits), 0.0, "1 if it does", False))
     return figures
