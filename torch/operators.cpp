@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <initializer_list>
 #include <map>
 #include <new>
 #include <optional>
@@ -79,26 +80,18 @@ const std::vector<NamedDType>& dtypes() {
 
 /// Returns the bytes of an element of a dtype that gdpa supports.
 int64_t size_of(int32_t code) {
-  for (const NamedDType& entry : dtypes()) {
-    if (entry.code == code && entry.dtype) return gdpa::size_in_bytes(*entry.dtype);
-  }
-  return 1;
+  const auto entry = std::ranges::find(dtypes(), code, &NamedDType::code);
+  return entry == dtypes().end() || !entry->dtype ? 1 : gdpa::size_in_bytes(*entry->dtype);
 }
 
-int32_t code_of(gdpa::DType dtype) {
-  const std::vector<NamedDType>& all = dtypes();
-  return std::find_if(all.begin(), all.end(), [&](const NamedDType& entry) { return entry.dtype == dtype; })->code;
-}
+int32_t code_of(gdpa::DType dtype) { return std::ranges::find(dtypes(), dtype, &NamedDType::dtype)->code; }
 
 gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
   int32_t code = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
-  std::string_view came = "a dtype that gdpa does not know";
-  for (const NamedDType& entry : dtypes()) {
-    if (entry.code != code) continue;
-    if (entry.dtype) return *entry.dtype;
-    came = entry.name;
-  }
+  const auto entry = std::ranges::find(dtypes(), code, &NamedDType::code);
+  const bool is_known = entry != dtypes().end();
+  if (is_known && entry->dtype) return *entry->dtype;
   const bool is_offsets = who.starts_with("cu") || who.starts_with("seq_offsets") || who == "kv_of" ||
                           who == "block_table" || who == "seqused_k" || who == "output_offsets";
   const bool is_parameter = who.starts_with("parameter");
@@ -106,7 +99,8 @@ gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
                                     (is_offsets     ? "int32 or int64"
                                      : is_parameter ? "float32, bfloat16, float16, int32 or int64"
                                                     : "float32, float64, bfloat16 or float16") +
-                                    ", got " + std::string(came) + "; convert it");
+                                    ", got " + std::string(is_known ? entry->name : "a dtype that gdpa does not know") +
+                                    "; convert it");
 }
 
 gdpa::Device device_of(const Tensor& tensor) {
@@ -253,7 +247,7 @@ class Stack {
 };
 
 template <class T>
-T one_of(std::string_view who, const std::string& text, const std::vector<std::pair<std::string_view, T>>& choices) {
+T one_of(std::string_view who, const std::string& text, std::initializer_list<std::pair<std::string_view, T>> choices) {
   std::string expected;
   for (const auto& [name, choice] : choices) {
     if (text == name) return choice;
@@ -300,14 +294,15 @@ struct Problem {
   bool zeroes_output = stack.take<bool>();
 
   gdpa::OutScale output_scale() const {
-    using Kind = gdpa::OutScale::Kind;
-    static const std::vector<std::pair<std::string_view, Kind>> kinds = {
-        {"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}};
     if (out_scale_numbers) {
       const auto numbers = view_of("out_scale", *out_scale_numbers);
       return out_scale_kind == "row" ? gdpa::OutScale::of_rows(numbers) : gdpa::OutScale::of_batch(numbers);
     }
-    return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
+    using Kind = gdpa::OutScale::Kind;
+    const Kind kind = one_of<Kind>(
+        "out_scale", out_scale_kind,
+        {{"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}});
+    return {kind, out_scale, {}};
   }
 
   /// gdpa::forward accepts any multiple. PyTorch's functions require an explicit flag.
@@ -348,10 +343,7 @@ struct Problem {
   }
 
   gdpa::Attention attention() const {
-    static const std::vector<std::pair<std::string_view, gdpa::Diagonal>> diagonals = {
-        {"bottom_right", gdpa::Diagonal::bottom_right}, {"upper_left", gdpa::Diagonal::upper_left}};
-    static const std::vector<std::pair<std::string_view, gdpa::Accuracy>> accuracies = {
-        {"fast", gdpa::Accuracy::fast}, {"exact", gdpa::Accuracy::exact}};
+    using gdpa::Accuracy, gdpa::Diagonal;
     check_heads();
     uint32_t threads = 0;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
@@ -361,32 +353,35 @@ struct Problem {
     check_parameters();
     const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
     const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
-    return {.query = view_of("query", query),
-            .key = view_of("key", key),
-            .value = view_of("value", value),
-            .cu_seqlens_q = has_query_gaps ? std::nullopt : view_of("cu_seqlens_q", cu_seqlens_q),
-            .cu_seqlens_k = has_key_gaps ? std::nullopt : view_of("cu_seqlens_k", cu_seqlens_k),
-            .seq_offsets_q = has_query_gaps ? view_of("seq_offsets_q", cu_seqlens_q) : std::nullopt,
-            .seq_offsets_k = has_key_gaps ? view_of("seq_offsets_k", cu_seqlens_k) : std::nullopt,
-            .kv_of = view_of("kv_of", kv_of),
-            .block_table = view_of("block_table", block_table),
-            .seqused_k = view_of("seqused_k", seqused_k),
-            .output_offsets = view_of("output_offsets", output_offsets),
-            .zeroes_output = zeroes_output,
-            .activation = function,
-            .parameters = views_of_parameters(0, parameter_names),
-            .scale = scale,
-            .out_scale = output_scale(),
-            .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},
-            .mask_expression = condition,
-            .mask_parameters = views_of_parameters(parameter_names.size(), mask_names),
-            .prepared_mask = prepared_mask(),
-            .accuracy = one_of("accuracy", accuracy, accuracies),
-            .deterministic = deterministic,
-            .threads = static_cast<int>(threads),
-            .stream = current_stream(query),
-            .allow_tf32 = allow_tf32,
-            .add_query = add_query};
+    return {
+        .query = view_of("query", query),
+        .key = view_of("key", key),
+        .value = view_of("value", value),
+        .cu_seqlens_q = has_query_gaps ? std::nullopt : view_of("cu_seqlens_q", cu_seqlens_q),
+        .cu_seqlens_k = has_key_gaps ? std::nullopt : view_of("cu_seqlens_k", cu_seqlens_k),
+        .seq_offsets_q = has_query_gaps ? view_of("seq_offsets_q", cu_seqlens_q) : std::nullopt,
+        .seq_offsets_k = has_key_gaps ? view_of("seq_offsets_k", cu_seqlens_k) : std::nullopt,
+        .kv_of = view_of("kv_of", kv_of),
+        .block_table = view_of("block_table", block_table),
+        .seqused_k = view_of("seqused_k", seqused_k),
+        .output_offsets = view_of("output_offsets", output_offsets),
+        .zeroes_output = zeroes_output,
+        .activation = function,
+        .parameters = views_of_parameters(0, parameter_names),
+        .scale = scale,
+        .out_scale = output_scale(),
+        .mask = {window_left, window_right,
+                 one_of<Diagonal>("diagonal", diagonal,
+                                  {{"bottom_right", Diagonal::bottom_right}, {"upper_left", Diagonal::upper_left}})},
+        .mask_expression = condition,
+        .mask_parameters = views_of_parameters(parameter_names.size(), mask_names),
+        .prepared_mask = prepared_mask(),
+        .accuracy = one_of<Accuracy>("accuracy", accuracy, {{"fast", Accuracy::fast}, {"exact", Accuracy::exact}}),
+        .deterministic = deterministic,
+        .threads = static_cast<int>(threads),
+        .stream = current_stream(query),
+        .allow_tf32 = allow_tf32,
+        .add_query = add_query};
   }
 };
 
@@ -568,8 +563,6 @@ std::tuple<double> flops(Stack stack) {
 /// "name\tarchitecture\tcached\tseconds". A Python thread reads and writes three counters during the compilation: the
 /// number of finished kernels, the number of all kernels, and a flag that stops the compilation (not 0).
 std::tuple<std::string> compile(Stack stack) {
-  static const std::vector<std::pair<std::string_view, gdpa::Lengths>> all_lengths = {{"any", gdpa::Lengths::any},
-                                                                                      {"these", gdpa::Lengths::these}};
   const Problem problem{stack};
   const auto directions = stack.take<std::string>();  // "forward", "backward" or "both"
   const auto architecture = stack.take<std::string>();
@@ -577,7 +570,8 @@ std::tuple<std::string> compile(Stack stack) {
   const auto progress = stack.take<Tensor>();
   const gdpa::WantedGradients wanted = take_wanted(stack);
   const gdpa::Attention attention = problem.attention();
-  const gdpa::Lengths lengths = one_of("lengths", lengths_text, all_lengths);
+  using gdpa::Lengths;
+  const auto lengths = one_of<Lengths>("lengths", lengths_text, {{"any", Lengths::any}, {"these", Lengths::these}});
   const auto report = [counters = static_cast<int64_t*>(progress.data_ptr())](int64_t done, int64_t total) {
     if (done > 0) {
       ++std::atomic_ref(counters[0]);
