@@ -46,19 +46,13 @@ struct EntryHeader {
   std::uint64_t checksum = 0;
 };
 
-std::uint64_t checksum_of(std::string_view key, std::string_view image) {
-  return XXH3_64bits_withSeed(image.data(), image.size(), XXH3_64bits(key.data(), key.size()));
-}
-
 EntryHeader header_of(std::string_view key, std::string_view image) {
-  EntryHeader header;
-  header.key_bytes = key.size();
-  header.image_bytes = image.size();
-  header.checksum = checksum_of(key, image);
-  return header;
+  return {.key_bytes = key.size(),
+          .image_bytes = image.size(),
+          .checksum = XXH3_64bits_withSeed(image.data(), image.size(), XXH3_64bits(key.data(), key.size()))};
 }
 
-/// Returns the image of a complete and undamaged entry of `key`, or nothing.
+/// Returns the image of a complete and undamaged entry of `key`, or nothing. Notes the time for shrink().
 std::optional<std::string> read(const fs::path& file, std::string_view key) {
   std::ifstream stream(file, std::ios::binary | std::ios::ate);
   if (!stream) return std::nullopt;
@@ -71,6 +65,8 @@ std::optional<std::string> read(const fs::path& file, std::string_view key) {
   const EntryHeader expected = header_of(key, image);
   if (std::memcmp(content.data(), &expected, sizeof expected) != 0) return std::nullopt;
   if (content.compare(sizeof expected, key.size(), key) != 0) return std::nullopt;
+  std::error_code ignored;
+  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);
   return std::string(image);
 }
 
@@ -179,11 +175,8 @@ fs::path Cache::record_file_of(std::string_view key) const {
 }
 
 std::optional<Cache::Result> Cache::find(std::string_view key, std::string_view version) const {
-  const fs::path file = file_of(key, version);
-  std::optional<std::string> image = read(file, with_version(key, version));
+  std::optional<std::string> image = read(file_of(key, version), with_version(key, version));
   if (!image) return std::nullopt;
-  std::error_code ignored;
-  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // shrink() uses this time
   return Result{std::move(*image), std::string(version), true, {}};
 }
 
@@ -203,13 +196,7 @@ std::optional<Cache::Result> Cache::find_newest(std::string_view key) const {
   return std::nullopt;
 }
 
-std::optional<std::string> Cache::read_record(std::string_view key) const {
-  const fs::path file = record_file_of(key);
-  std::optional<std::string> text = read(file, key);
-  std::error_code ignored;
-  if (text) fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);
-  return text;
-}
+std::optional<std::string> Cache::read_record(std::string_view key) const { return read(record_file_of(key), key); }
 
 void Cache::write_record(std::string_view key, std::string_view text) const {
   std::error_code ignored;
