@@ -48,23 +48,21 @@ void check_range(std::string_view who, int64_t number, int64_t most, std::string
          "correct the number");
 }
 
-/// A row that two batch entries have.
-struct CommonRow {
-  int64_t row, one, other;
-};
-
-/// Returns such a row if there is one. Batch entry b has the rows of its sequence, which begin at begins[b].
-std::optional<CommonRow> common_row(int64_t batch, const Integers& begins, const Sequences& sequences) {
+/// Refuses a row that two batch entries have. Batch entry b has the rows of its sequence, which begin at begins[b]. The
+/// row and the two entries are put into `came`.
+void check_apart(int64_t batch, const Integers& begins, const Sequences& sequences, std::string_view who,
+                 std::string_view expected, std::string_view came, std::string_view remedy) {
   std::vector<int64_t> order;
   for (int64_t b = 0; b < batch; ++b) {
     if (sequences.size(b) > 0) order.push_back(b);
   }
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begins[a] < begins[b]; });
+  std::ranges::sort(order, {}, [&](int64_t b) { return begins[b]; });
   for (std::size_t i = 1; i < order.size(); ++i) {
     const int64_t before = order[i - 1], row = begins[order[i]];
-    if (row < begins[before] + sequences.size(before)) return CommonRow{row, before, order[i]};
+    if (row < begins[before] + sequences.size(before)) {
+      refuse(who, expected, fmt::format(fmt::runtime(came), row, before, order[i]), remedy);
+    }
   }
-  return std::nullopt;
 }
 
 Sequences cumulative_of(std::string_view who, const TensorView& numbers, const Common& common) {
@@ -228,15 +226,6 @@ void check_offsets(const Side& side) {
   }
 }
 
-/// Refuses queries that two sequences have, because both would write their output.
-void check_apart(const Side& queries) {
-  const std::optional<CommonRow> found = common_row(queries.batch, queries.sequences.begins, queries.sequences);
-  if (!found) return;
-  refuse(queries.offsets_name, "sequences without common queries",
-         fmt::format("row {} in sequences {} and {}", found->row, found->one, found->other),
-         "copy the queries that two sequences have");
-}
-
 int64_t common_batch(const Side& queries, const Side& keys) {
   if (!queries.has_batch()) return keys.has_batch() ? keys.batch : 1;
   if (keys.has_batch() && keys.batch != queries.batch) {
@@ -303,9 +292,14 @@ Sides check_sides(const Attention& attention, const Common& common, Direction di
     if (common.is_on_gpu) check_length_fits_gpu(*side);
     if (common.is_on_cpu()) check_offsets(*side);
   }
-  if (sides.queries.has_gaps && common.is_on_cpu()) check_apart(sides.queries);
-  sides.batch = map_batch(attention.kv_of, sides.queries, sides.keys, common);
-  sides.outputs = output_side_of(attention, sides.queries, sides.batch, common);
+  const Side& queries = sides.queries;
+  if (queries.has_gaps && common.is_on_cpu()) {  // both sequences would write the output of a common query
+    check_apart(queries.batch, queries.sequences.begins, queries.sequences, queries.offsets_name,
+                "sequences without common queries", "row {} in sequences {} and {}",
+                "copy the queries that two sequences have");
+  }
+  sides.batch = map_batch(attention.kv_of, queries, sides.keys, common);
+  sides.outputs = output_side_of(attention, queries, sides.batch, common);
   return sides;
 }
 
@@ -326,10 +320,8 @@ void check_output_offsets(const Problem& problem, const Params& params, int64_t 
              fmt::format("{} at index {}", begins[b], b), "correct the number");
     }
   }
-  if (const std::optional<CommonRow> found = common_row(problem.batch, begins, queries)) {
-    refuse(who, "batch entries without common rows of the output",
-           fmt::format("row {} of entries {} and {}", found->row, found->one, found->other), "correct the numbers");
-  }
+  check_apart(problem.batch, begins, queries, who, "batch entries without common rows of the output",
+              "row {} of entries {} and {}", "correct the numbers");
 }
 
 void check_one_for_each(std::string_view who, const TensorView& view, int64_t entries, std::string_view entry) {
