@@ -17,21 +17,21 @@
 namespace gdpa {
 namespace {
 
-bool is_on_gpu(const api::CheckedCall& call) { return call.problem.device.kind == DeviceKind::cuda; }
+bool is_on_gpu(const CheckedCall& call) { return call.problem.device.kind == DeviceKind::cuda; }
 
 const activation::Function* mask_of(const Attention& attention) {
   return attention.mask_expression ? &attention.mask_expression->function() : nullptr;
 }
 
-const activation::Function& function_of(const Attention& attention, const api::CheckedCall& call) {
+const activation::Function& function_of(const Attention& attention, const CheckedCall& call) {
   return call.function ? *call.function : attention.activation.function();
 }
 
-gpu::Expressions expressions_of(const Attention& attention, const api::CheckedCall& call) {
+gpu::Expressions expressions_of(const Attention& attention, const CheckedCall& call) {
   return {function_of(attention, call), mask_of(attention)};
 }
 
-void run(const Attention& attention, const api::CheckedCall& call) {
+void run(const Attention& attention, const CheckedCall& call) {
   if (is_on_gpu(call)) {
     gpu::run(call.problem, call.params, expressions_of(attention, call), attention.stream, attention.workspace);
   } else {
@@ -39,12 +39,12 @@ void run(const Attention& attention, const api::CheckedCall& call) {
   }
 }
 
-int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call) {
+int64_t workspace_bytes(const Attention& attention, const CheckedCall& call) {
   if (!is_on_gpu(call)) return 0;
   return gpu::workspace_bytes(call.problem, call.params, expressions_of(attention, call));
 }
 
-double flops_on_cpu(const Attention& attention, const api::CheckedCall& call) {
+double flops_on_cpu(const Attention& attention, const CheckedCall& call) {
   const std::vector<Parameter>& tensors = attention.mask_parameters;
   const bool has_data =
       std::all_of(tensors.begin(), tensors.end(), [](const Parameter& tensor) { return tensor.value.data != nullptr; });
@@ -79,7 +79,7 @@ int64_t workspace_bytes(const Attention& attention, const TensorView& grad_outpu
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const CompileOptions& options) {
   const bool is_for_device = options.architecture.empty();
-  const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device, options.wanted);
+  const CheckedCall call = api::check_plan(attention, direction, !is_for_device, options.wanted);
   if (!is_on_gpu(call) && is_for_device) return {};
   return gpu::compile(call.problem, call.params, expressions_of(attention, call), options);
 }
@@ -90,13 +90,13 @@ std::future<std::vector<CompiledKernel>> compile_async(const Attention& attentio
 }
 
 double flops(const Attention& attention, Direction direction, const WantedGradients& wanted) {
-  const api::CheckedCall call = api::check_plan(attention, direction, false, wanted);
+  const CheckedCall call = api::check_plan(attention, direction, false, wanted);
   return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params) : flops_on_cpu(attention, call);
 }
 
 Plan explain(const Attention& attention, Direction direction, const std::string& architecture,
              const WantedGradients& wanted) {
-  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
+  const CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
   if (is_on_gpu(call) || !architecture.empty()) {
     Plan plan = gpu::explain(call.problem, call.params, expressions_of(attention, call), architecture);
     if (attention.mask_expression && !is_on_gpu(call)) plan.flops = flops_on_cpu(attention, call);

@@ -3,21 +3,11 @@
 // No later code checks the arguments again.
 #pragma once
 
-#include <memory>
-
-#include "definition/params.h"
 #include "definition/problem.h"
 #include "expression/function.h"
 #include "gdpa/attention.h"
 
 namespace gdpa::api {
-
-struct CheckedCall {
-  Problem problem;
-  Params params;
-  /// The function that the backend computes in place of the call's; null: the call's.
-  std::shared_ptr<const activation::Function> function = nullptr;
-};
 
 /// The gradient that backward reads, `output`, and the gradients that it writes. An empty view is a gradient that is
 /// not wanted.

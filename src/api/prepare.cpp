@@ -15,17 +15,15 @@ namespace {
 
 /// The calls whose kernels may have different tiles: forward, backward with all wanted gradients, with dQ alone, and
 /// without dQ.
-std::vector<gpu::MaskPreparation::Call> calls_of(const Attention& attention, const PrepareOptions& options,
-                                                 bool needs_data) {
+std::vector<CheckedCall> calls_of(const Attention& attention, const PrepareOptions& options, bool needs_data) {
   if (!attention.mask_expression) {
     api::refuse("prepare_mask", "a mask expression", "none", "set mask_expression; a window needs no preparation");
   }
   Attention unprepared = attention;
   unprepared.prepared_mask = std::nullopt;
-  std::vector<gpu::MaskPreparation::Call> calls;
+  std::vector<CheckedCall> calls;
   const auto add = [&](Direction direction, const WantedGradients& wanted) {
-    const api::CheckedCall call = api::check_plan(unprepared, direction, false, wanted, needs_data);
-    calls.push_back({call.problem, call.params, call.function});
+    calls.push_back(api::check_plan(unprepared, direction, false, wanted, needs_data));
   };
   add(Direction::forward, {});
   if (!options.backward || attention.block_table) return calls;
@@ -36,11 +34,9 @@ std::vector<gpu::MaskPreparation::Call> calls_of(const Attention& attention, con
   return calls;
 }
 
-bool is_on_cpu(const std::vector<gpu::MaskPreparation::Call>& calls) {
-  return calls.front().problem.device.kind == DeviceKind::cpu;
-}
+bool is_on_cpu(const std::vector<CheckedCall>& calls) { return calls.front().problem.device.kind == DeviceKind::cpu; }
 
-gpu::MaskPreparation preparation_of(const Attention& attention, const std::vector<gpu::MaskPreparation::Call>& calls) {
+gpu::MaskPreparation preparation_of(const Attention& attention, const std::vector<CheckedCall>& calls) {
   return {calls, {attention.activation.function(), &attention.mask_expression->function()}};
 }
 

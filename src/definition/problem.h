@@ -1,13 +1,11 @@
-// Problem: the properties of a checked call that its plan depends on, such as shapes and types. Params has the pointers
-// and numbers, which differ between calls with the same plan.
+// CheckedCall: a call after the checks. Problem: the properties of a checked call that its plan depends on, such as
+// shapes and types. Params has the pointers and numbers, which differ between calls with the same plan.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "definition/params.h"
 #include "gdpa/activation.h"
 #include "gdpa/attention.h"
 
@@ -67,12 +65,13 @@ struct Problem {
   /// Whether all batch entries read the same queries (keys), so that their gradient is a sum over the batch.
   bool shares_queries() const { return query_form == Form::shared && batch != 1; }
   bool shares_keys() const { return key_form == Form::shared && batch != 1; }
+};
 
-  /// The lengths of one batch entry, if the host can read them. On the CPU it always can.
-  struct Lengths {
-    int64_t q = 0;
-    int64_t k = 0;
-  };
+struct CheckedCall {
+  Problem problem;
+  Params params;
+  /// The function that the backend computes in place of the call's; null: the call's.
+  std::shared_ptr<const activation::Function> function = nullptr;
 };
 
 }  // namespace gdpa

@@ -21,7 +21,7 @@
 namespace gdpa::gpu {
 namespace {
 
-gpu::Call call_of(const Problem& problem, const Params& params, const Expressions& expressions, const Gpu& gpu) {
+Call call_of(const Problem& problem, const Params& params, const Expressions& expressions, const Gpu& gpu) {
   return {problem, params, expressions, gpu, is_aligned(problem, params), has_tensor_maps(problem, params)};
 }
 
@@ -115,14 +115,14 @@ int64_t workspace_bytes(const Problem& problem, const Params& params, const Expr
   return plan_call(call_of(problem, params, expressions, target_of(problem.device.index).gpu)).workspace.bytes();
 }
 
-MaskPreparation::MaskPreparation(const std::vector<Call>& calls, const Expressions& expressions)
+MaskPreparation::MaskPreparation(const std::vector<CheckedCall>& calls, const Expressions& expressions)
     : expressions_(expressions) {
-  const Call& first = calls.front();
+  const CheckedCall& first = calls.front();
   tiles_.call = plan::ListedCall::of(first.problem, expressions.mask->identity());
   const Gpu gpu = target_of(first.problem.device.index).gpu;
-  for (const Call& call : calls) {
+  for (const CheckedCall& call : calls) {
     const Expressions of_call = expressions_of(call);
-    const gpu::Call planned = call_of(call.problem, call.params, of_call, gpu);
+    const Call planned = call_of(call.problem, call.params, of_call, gpu);
     GpuPlan lists = plan_prepared_lists(planned, plan_call(planned), tiles_);
     if (!lists.launches.empty()) rounds_.push_back({call, std::move(lists)});
   }
@@ -146,7 +146,7 @@ void MaskPreparation::run(void* data, void* stream) const {
 
 std::vector<KernelAhead> kernels_ahead(const Problem& problem, const Params& params, const Expressions& expressions,
                                        const Gpu& gpu, Lengths lengths) {
-  const gpu::Call call = call_of(problem, params, expressions, gpu);
+  const Call call = call_of(problem, params, expressions, gpu);
   std::vector<KernelAhead> kernels;
   const auto add = [&](const GpuPlan& plan, bool is_of_call) {
     for (const Launch& launch : plan.launches) {

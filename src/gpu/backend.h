@@ -2,7 +2,6 @@
 // the host does not wait.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,14 +30,8 @@ void run_plan(const GpuPlan& plan, const Problem& problem, const Params& params,
 /// The preparation of a mask expression for calls with the same operands, in one or both directions.
 class MaskPreparation {
  public:
-  struct Call {
-    Problem problem;
-    Params params;
-    std::shared_ptr<const activation::Function> function;  ///< null: the function of the expressions
-  };
-
   /// There is at least one call. Its problem has a mask expression, and is not prepared.
-  MaskPreparation(const std::vector<Call>& calls, const Expressions& expressions);
+  MaskPreparation(const std::vector<CheckedCall>& calls, const Expressions& expressions);
 
   const plan::PreparedTiles& tiles() const { return tiles_; }
 
@@ -48,11 +41,11 @@ class MaskPreparation {
  private:
   /// The lists of a call that no earlier call has.
   struct Round {
-    Call call;
+    CheckedCall call;
     GpuPlan plan;
   };
 
-  Expressions expressions_of(const Call& call) const {
+  Expressions expressions_of(const CheckedCall& call) const {
     return {call.function ? *call.function : expressions_.function, expressions_.mask};
   }
 

@@ -657,7 +657,7 @@ TEST(Checks, ADenseLengthBeyond32BitsIsAllowedOnTheCpu) {
 
 TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {
   Call call;
-  const api::CheckedCall checked = api::check_forward(call.attention, call.output_view);
+  const CheckedCall checked = api::check_forward(call.attention, call.output_view);
   EXPECT_EQ(checked.problem.batch, 2);
   EXPECT_EQ(checked.problem.query_form, Form::jagged);
   EXPECT_EQ(checked.problem.rows_k, 6);
@@ -690,7 +690,7 @@ TEST(Checks, BackwardReadsTheScaleOfARowAsATensorOfTheFunctionOnAGpuAndForItsGra
   for (std::size_t choice = 0; choice < 9; ++choice) {
     const Activation& activation = activations[choice / 3];
     const bool for_gpu = choice % 3 > 0, is_wanted = choice % 3 < 2;
-    const api::CheckedCall call = checked(Direction::backward, for_gpu, activation, is_wanted);
+    const CheckedCall call = checked(Direction::backward, for_gpu, activation, is_wanted);
     ASSERT_NE(call.function, nullptr);
     const std::size_t tensor = activation.parameters().size();
     EXPECT_EQ(call.problem.wanted.parameters, is_wanted ? 1U << tensor : 0U);
@@ -747,7 +747,7 @@ TEST(Checks, ASharedQueryGivesEachBatchEntryItsRowsOfTheOutput) {
   std::vector<float> output(2 * call.output.size());
   for (const MutableTensorView& view : {MutableTensorView::contiguous(output.data(), DType::float32, {10, 4, 16}),
                                         MutableTensorView::contiguous(output.data(), DType::float32, {2, 5, 4, 16})}) {
-    const api::CheckedCall checked = api::check_forward(call.attention, view);
+    const CheckedCall checked = api::check_forward(call.attention, view);
     EXPECT_EQ(checked.problem.query_form, Form::shared);
     EXPECT_EQ(checked.problem.batch, 2);
     EXPECT_EQ(checked.params.query.offset(checked.params.queries, 1, 0, 0), 0);
@@ -793,8 +793,7 @@ TEST(Checks, APlanAssumesThatGradientsOfTensorsHaveTheDtypesOfTheTensors) {
     tensor.sizes = {Call::heads_q};
     tensor.strides = {1};
     call.attention.parameters = {{"a", tensor}};
-    const api::CheckedCall checked =
-        api::check_plan(call.attention, Direction::backward, false, {false, false, false, 1});
+    const CheckedCall checked = api::check_plan(call.attention, Direction::backward, false, {false, false, false, 1});
     EXPECT_EQ(checked.params.grad_parameters[0].type, checked.params.parameters[0].type) << name(dtype);
   }
 }
@@ -836,7 +835,7 @@ TEST(Checks, the_batch_of_a_map_is_free) {
   call.have_map();
   call.run_forward();
   call.run_backward();
-  const api::CheckedCall checked = api::check_plan(call.attention, Direction::backward, true, {});
+  const CheckedCall checked = api::check_plan(call.attention, Direction::backward, true, {});
   EXPECT_TRUE(checked.problem.has_batch_map);
   EXPECT_EQ(checked.problem.batch, 2);
   EXPECT_EQ(checked.problem.mapped_entries, 2);
@@ -844,7 +843,7 @@ TEST(Checks, the_batch_of_a_map_is_free) {
   call.have_map();
   call.attention.cu_seqlens_q.reset();
   call.attention.out_scale = OutScale::of(1.0);
-  const api::CheckedCall of_shared_queries = api::check_plan(call.attention, Direction::backward, true, {});
+  const CheckedCall of_shared_queries = api::check_plan(call.attention, Direction::backward, true, {});
   EXPECT_EQ(of_shared_queries.problem.batch, 5);
   EXPECT_EQ(of_shared_queries.problem.mapped_entries, 2);
   EXPECT_EQ(of_shared_queries.params.keys.sequences, 2);
@@ -955,8 +954,8 @@ TEST(Checks, the_widest_heads_of_a_gpu_have_256_columns) {
 
 /// The checked call of a plan with tensors of the function and of the mask.
 struct TensorCall : Call {
-  api::CheckedCall checked(const std::string& function, const std::vector<Parameter>& tensors,
-                           const std::string& mask = "", const std::vector<Parameter>& of_mask = {}) {
+  CheckedCall checked(const std::string& function, const std::vector<Parameter>& tensors, const std::string& mask = "",
+                      const std::vector<Parameter>& of_mask = {}) {
     const auto names = [](const std::vector<Parameter>& all) {
       std::vector<std::string> result;
       for (const Parameter& one : all) result.push_back(one.name);

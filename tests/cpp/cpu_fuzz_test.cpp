@@ -125,10 +125,10 @@ TEST(CpuFuzz, every_cut_of_the_work_agrees_with_the_definition) {
     check(seed, {}, [&](RandomProblem& problem, Strided& grad_output, Results& results) {
       const Attention attention = problem.attention();
       const activation::Function& function = attention.activation.function();
-      const api::CheckedCall forward = api::check_forward(attention, results.output.mutable_view());
+      const CheckedCall forward = api::check_forward(attention, results.output.mutable_view());
       cpu::run(forward.problem, forward.params, function, nullptr, processor);
       const WantedGradients& wanted = problem.wanted();
-      const api::CheckedCall backward = api::check_backward(
+      const CheckedCall backward = api::check_backward(
           attention, {grad_output.view(), gradient_view(wanted.query, results.grad_query),
                       gradient_view(wanted.key, results.grad_key), gradient_view(wanted.value, results.grad_value)});
       cpu::run(backward.problem, backward.params, function, nullptr, processor);

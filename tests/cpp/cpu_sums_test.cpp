@@ -103,9 +103,9 @@ TEST_P(LongSums, AreAsAccurateAsShortOnes) {
   processor.partial_bytes = of.partial_bytes;
   Rows output(of.batch * of.queries, of.heads_q, 5), grad_query = query, grad_key = key, grad_value = value;
   const activation::Function& function = attention.activation.function();
-  const api::CheckedCall forward = api::check_forward(attention, output.mutable_view());
+  const CheckedCall forward = api::check_forward(attention, output.mutable_view());
   cpu::run(forward.problem, forward.params, function, nullptr, processor);
-  const api::CheckedCall backward = api::check_backward(
+  const CheckedCall backward = api::check_backward(
       attention, {grad_output.view(), grad_query.mutable_view(), grad_key.mutable_view(), grad_value.mutable_view()});
   cpu::run(backward.problem, backward.params, function, nullptr, processor);
   const plan::CpuSchedule schedule = plan::schedule_for_cpu(backward.problem, backward.params, processor);
