@@ -5,8 +5,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <charconv>
 #include <iterator>
+#include <locale>
+#include <sstream>
+#include <type_traits>
 
 #include "gdpa/error.h"
 
@@ -29,31 +31,11 @@ void visit_lists(Lists& lists, const Visit& visit) {
   visit(lists.query_tiles);
 }
 
-/// Reads the numbers of a text one after the other.
-class Numbers {
- public:
-  explicit Numbers(const std::string& text) : next_(text.data()), end_(text.data() + text.size()) {}
-
-  template <class Number>
-  void read(Number& number) {
-    int64_t whole = 0;
-    const auto [rest, error] = std::from_chars(next_, end_, whole);
-    if (error != std::errc() || (rest != end_ && *rest != ' ')) refuse();
-    number = static_cast<Number>(whole);
-    next_ = rest == end_ ? end_ : rest + 1;
-  }
-  bool at_end() const { return next_ == end_; }
-
-  [[noreturn]] static void refuse() {
-    throw Error(ErrorKind::value,
-                "prepared_mask: expected the result of prepare_mask of this version of gdpa, got another text; prepare "
-                "the mask again");
-  }
-
- private:
-  const char* next_;
-  const char* end_;
-};
+[[noreturn]] void refuse() {
+  throw Error(ErrorKind::value,
+              "prepared_mask: expected the result of prepare_mask of this version of gdpa, got another text; prepare "
+              "the mask again");
+}
 
 }  // namespace
 
@@ -86,16 +68,21 @@ std::string PreparedTiles::text() const {
 
 PreparedTiles PreparedTiles::of_text(const std::string& text) {
   PreparedTiles tiles;
-  Numbers numbers(text);
-  const auto read = [&numbers](auto& number) { numbers.read(number); };
+  std::istringstream numbers(text);
+  numbers.imbue(std::locale::classic());
+  const auto read = [&numbers](auto& number) {
+    int64_t whole = 0;
+    if (!(numbers >> whole)) refuse();
+    number = static_cast<std::decay_t<decltype(number)>>(whole);
+  };
   int64_t of_text = 0, count = 0;
   read(of_text);
-  if (of_text != version) Numbers::refuse();
+  if (of_text != version) refuse();
   read(tiles.bytes);
   visit_call(tiles.call, read);
   read(count);
   for (int64_t i = 0; i < count; ++i) visit_lists(tiles.lists.emplace_back(), read);
-  if (!numbers.at_end()) Numbers::refuse();
+  if (!numbers.eof()) refuse();
   return tiles;
 }
 
