@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cassert>
 #include <optional>
-#include <utility>
 
 namespace gdpa::cpu {
 namespace {
@@ -21,23 +20,17 @@ constexpr std::uint16_t first_result_register = 1;
 constexpr std::size_t scratch_bytes = 16 * 1024;
 constexpr std::size_t longest_strip = 1024;
 
-/// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends
-/// only on the step and its operands, so that f has the same bits in the program of f and in the program of f and f'.
-struct Node {
-  Operation operation = Operation::score;
-  Fused fused = Fused::none;
-  int operands = 0;
-  std::array<std::uint16_t, 3> operand = {};
-};
-
 bool is_product(const Program& program, std::uint16_t step) {
   return program.steps[step].operation == Operation::multiply;
 }
 
-Node node_of(const Program& program, const Step& step) {
+/// Returns the instruction of a step, with steps as operands and without a destination. If an operand of a sum is a
+/// product, or the operand of floor is log2, the instruction computes both. This depends only on the step and its
+/// operands, so that f has the same bits in the program of f and in the program of f and f'.
+Instruction instruction_of(const Program& program, const Step& step) {
   const auto product_and = [&](Fused fused, std::uint16_t product, std::uint16_t other) {
     const Step& factors = program.steps[product];
-    return Node{step.operation, fused, 3, {factors.a, factors.b, other}};
+    return Instruction{step.operation, fused, 3, 0, {factors.a, factors.b, other}};
   };
   if (step.operation == Operation::add && is_product(program, step.a)) {
     return product_and(Fused::multiply_add, step.a, step.b);
@@ -52,9 +45,10 @@ Node node_of(const Program& program, const Step& step) {
     return product_and(Fused::subtract_product, step.b, step.a);
   }
   if (step.operation == Operation::floor && program.steps[step.a].operation == Operation::log2) {
-    return {step.operation, Fused::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
+    return {step.operation, Fused::floor_log2, 1, 0, {program.steps[step.a].a}};
   }
-  return {step.operation, Fused::none, activation::operand_count(step.operation), {step.a, step.b, step.c}};
+  const auto operands = static_cast<std::uint8_t>(activation::operand_count(step.operation));
+  return {step.operation, Fused::none, operands, 0, {step.a, step.b, step.c}};
 }
 
 /// 1 - sigmoid(x) for a sigmoid of the program. One instruction computes both, because the difference would cancel.
@@ -63,12 +57,20 @@ bool is_complement(const Program& program, const Step& step) {
          program.steps[step.a].operation == Operation::constant && program.steps[step.a].number == 1;
 }
 
+/// A part of the scratch memory of a thread, which begins at a cache line.
+struct alignas(64) Line {
+  std::array<std::byte, 64> bytes;
+};
+
+}  // namespace
+
 /// Translates one program: selects the steps that are computed, and assigns a register to each step.
-class Translation {
+class Evaluator::Translation {
  public:
-  Translation(const Program& program, const Evaluator::Inputs& inputs)
+  Translation(const Program& program, const Inputs& inputs, Evaluator& evaluator)
       : program_(program),
         inputs_(inputs),
+        evaluator_(evaluator),
         nodes_(program.steps.size()),
         last_use_(program.steps.size()),
         register_(program.steps.size()),
@@ -79,20 +81,15 @@ class Translation {
     emit_all();
   }
 
-  std::vector<Instruction> instructions;
-  std::vector<double> constants;
-  std::vector<std::size_t> arrays;
-  std::size_t strips = 0;
-
  private:
   /// Determines, from the results backwards, the last step that needs each value. A result is needed until the end.
   void find_uses() {
     for (const std::uint16_t result : program_.results) last_use_[result] = program_.steps.size();
     for (std::size_t i = program_.steps.size(); i-- > 0;) {
       if (!last_use_[i]) continue;
-      nodes_[i] = node_of(program_, program_.steps[i]);
-      for (int k = 0; k < nodes_[i].operands; ++k) {
-        auto& use = last_use_[nodes_[i].operand[static_cast<std::size_t>(k)]];
+      nodes_[i] = instruction_of(program_, program_.steps[i]);
+      for (std::size_t k = 0; k < nodes_[i].operands; ++k) {
+        auto& use = last_use_[nodes_[i].operand[k]];
         if (!use) use = i;
       }
     }
@@ -111,10 +108,10 @@ class Translation {
       if (!last_use_[i] || program_.steps[i].operation != Operation::input) continue;
       const auto input = static_cast<std::size_t>(program_.steps[i].number);
       if (inputs_.at(input)) continue;
-      register_[i] = static_cast<std::uint16_t>(first + arrays.size());
-      arrays.push_back(input);
+      register_[i] = static_cast<std::uint16_t>(first + evaluator_.arrays_.size());
+      evaluator_.arrays_.push_back(input);
     }
-    first += arrays.size();
+    first += evaluator_.arrays_.size();
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (!last_use_[i]) continue;
       const Step& step = program_.steps[i];
@@ -124,10 +121,10 @@ class Translation {
       const std::optional<double> number =
           is_input ? inputs_[static_cast<std::size_t>(step.number)] : std::optional(step.number);
       if (!number) continue;
-      register_[i] = static_cast<std::uint16_t>(first + constants.size());
-      constants.push_back(*number);
+      register_[i] = static_cast<std::uint16_t>(first + evaluator_.constants_.size());
+      evaluator_.constants_.push_back(*number);
     }
-    first_strip_ = first + constants.size();
+    first_strip_ = first + evaluator_.constants_.size();
   }
 
   void emit_all() {
@@ -140,22 +137,23 @@ class Translation {
         const auto destination = static_cast<std::uint16_t>(first_result_register + k);
         const std::uint16_t source = register_[program_.results[k]];
         if (source == destination || (source == score_register) != from_score) continue;
-        instructions.push_back({Operation::score, Fused::none, destination, source, 0, 0});
+        evaluator_.instructions_.push_back({Operation::score, Fused::none, 1, destination, {source}});
       }
     }
   }
 
   void emit(std::size_t i) {
-    const Node& node = nodes_[i];
-    std::array<std::uint16_t, 3> from = {};
-    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) from[k] = register_[node.operand[k]];
-    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
+    const Instruction& node = nodes_[i];
+    Instruction instruction{node.operation, node.fused, node.operands, 0, {}};
+    for (std::size_t k = 0; k < node.operands; ++k) instruction.operand[k] = register_[node.operand[k]];
+    for (std::size_t k = 0; k < node.operands; ++k) release(node.operand[k], i);
     if (is_written_already(i)) return;
-    register_[i] = destination_of(i, i);
-    instructions.push_back({node.operation, node.fused, register_[i], from[0], from[1], from[2]});
-    if (!complement_[i]) return;
-    instructions.back().fused = Fused::sigmoid_and_complement;
-    instructions.back().b = register_[*complement_[i]] = destination_of(*complement_[i], i);
+    instruction.destination = register_[i] = destination_of(i, i);
+    if (complement_[i]) {
+      instruction.fused = Fused::sigmoid_and_complement;
+      instruction.operand[1] = register_[*complement_[i]] = destination_of(*complement_[i], i);
+    }
+    evaluator_.instructions_.push_back(instruction);
   }
 
   bool is_written_already(std::size_t i) const {
@@ -177,7 +175,7 @@ class Translation {
         return static_cast<std::uint16_t>(first_result_register + k);
       }
     }
-    if (free_.empty()) return static_cast<std::uint16_t>(first_strip_ + strips++);
+    if (free_.empty()) return static_cast<std::uint16_t>(first_strip_ + evaluator_.strips_++);
     const std::uint16_t strip = free_.back();
     free_.pop_back();
     return strip;
@@ -191,8 +189,9 @@ class Translation {
   }
 
   const Program& program_;
-  const Evaluator::Inputs& inputs_;
-  std::vector<Node> nodes_;
+  const Inputs& inputs_;
+  Evaluator& evaluator_;
+  std::vector<Instruction> nodes_;  ///< of each step, with steps as operands
   std::vector<std::optional<std::size_t>> last_use_;
   std::vector<std::uint16_t> register_;
   std::vector<std::optional<std::size_t>> complement_;  ///< of a sigmoid: the step that subtracts it from 1
@@ -200,19 +199,8 @@ class Translation {
   std::size_t first_strip_ = 0;
 };
 
-/// A part of the scratch memory of a thread, which begins at a cache line.
-struct alignas(64) Line {
-  std::array<std::byte, 64> bytes;
-};
-
-}  // namespace
-
 Evaluator::Evaluator(const Program& program, const Inputs& inputs) : results_(program.results.size()) {
-  Translation translation(program, inputs);
-  instructions_ = std::move(translation.instructions);
-  constants_ = std::move(translation.constants);
-  strips_ = translation.strips;
-  arrays_ = std::move(translation.arrays);
+  Translation(program, inputs, *this);
 }
 
 template <class T>

@@ -42,6 +42,8 @@ class Evaluator {
   }
 
  private:
+  class Translation;
+
   std::vector<Instruction> instructions_;
   std::vector<double> constants_;
   std::size_t results_ = 0;

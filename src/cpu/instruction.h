@@ -2,6 +2,7 @@
 // reads and writes whole strips, which stay in the first-level cache.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,7 +14,7 @@ namespace gdpa::cpu {
 /// The instructions that compute two operations.
 enum class Fused : std::uint8_t {
   none,
-  multiply_add,            // a * b + c, rounded once if the processor has fused multiply-add
+  multiply_add,            // a * b + c, rounded once
   multiply_subtract,       // a * b - c
   subtract_product,        // c - a * b
   floor_log2,              // floor(log2(a)), from the exponent of a
@@ -25,10 +26,9 @@ struct Instruction {
   /// Without operands: the destination becomes a copy of a. A comparison gives a mask with all bits set or no bits set.
   activation::Operation operation = activation::Operation::score;
   Fused fused = Fused::none;
+  std::uint8_t operands = 0;
   std::uint16_t destination = 0;
-  std::uint16_t a = 0;
-  std::uint16_t b = 0;
-  std::uint16_t c = 0;
+  std::array<std::uint16_t, 3> operand = {};  ///< a, b and c
 };
 
 /// One register: a strip of numbers, or one constant that stands for a strip.

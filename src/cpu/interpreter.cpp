@@ -31,11 +31,11 @@ struct Strip {
   using D = hn::ScalableTag<T>;
 
   Strip(const Instruction& instruction, const Register<T>* registers, std::size_t size)
-      : a(registers[instruction.a]),
-        b(registers[instruction.b]),
-        c(registers[instruction.c]),
+      : a(registers[instruction.operand[0]]),
+        b(registers[instruction.operand[1]]),
+        c(registers[instruction.operand[2]]),
         destination(registers[instruction.destination].data),
-        complement(registers[instruction.b].data),
+        complement(registers[instruction.operand[1]].data),
         count(size) {}
 
   template <class Function, class... Operands>
