@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cpu/call.h"
+#include "cpu/targets.h"
 #include "cpu/unused_rows.h"
+#include "hwy/targets.h"
 
 namespace gdpa::cpu {
 namespace {
@@ -103,6 +105,7 @@ void run_units(const Problem& problem, const Params& params, const activation::F
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
          const activation::Function* mask, const plan::Processor& processor) {
+  if ((hwy::SupportedTargets() & HWY_TARGETS) == 0) refuse_system();
   fill_unused_rows(problem, params, added_operand(problem, params));
   const plan::CpuSchedule schedule = plan::schedule_for_cpu(problem, params, processor);
   switch (problem.dtype) {

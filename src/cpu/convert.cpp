@@ -1,5 +1,6 @@
 // The conversions of convert.h, compiled once for each instruction set and chosen at run time.
 #include "cpu/convert.h"
+#include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/convert.cpp"
@@ -10,15 +11,6 @@
 #include <tuple>
 
 #include "hwy/highway.h"
-
-#ifndef GDPA_CPU_CONVERSIONS
-#define GDPA_CPU_CONVERSIONS
-namespace gdpa::cpu {
-
-using AllConversions = std::tuple<Conversions<BFloat16>, Conversions<Float16>, Conversions<float>, Conversions<double>>;
-
-}  // namespace gdpa::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace gdpa::cpu {
@@ -33,8 +25,12 @@ using Half = hn::Rebind<std::uint16_t, D>;
 
 template <class D>
 HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, BFloat16) {
-  const hn::RebindToUnsigned<D> du;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::bfloat16_t, D>(), bits));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
 }
 
 template <class D>
@@ -44,7 +40,7 @@ HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, BFloat16) {
   const auto bits = hn::BitCast(du, values);
   const auto high = hn::ShiftRight<16>(bits);
   // Adds half of the last remaining bit, less one, plus this bit: the sum carries exactly if rounding to even rounds
-  // up.
+  // up. Highway's own conversion cuts the bits off.
   const auto carry = hn::Add(hn::And(high, hn::Set(du, 1)), hn::Set(du, 0x7FFF));
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, carry));
   const auto quiet = hn::Or(high, hn::Set(du, 0x40));  // rounding could carry a NaN into infinity or beyond
@@ -52,52 +48,10 @@ HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, BFloat16) {
   return hn::DemoteTo(Half<D>(), hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
 }
 
-#if HWY_TARGET <= HWY_AVX2  // these targets have the processor's own conversion
-
-template <class D>
-HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
-  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
-}
-
 template <class D>
 HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, Float16) {
   return hn::BitCast(Half<D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), values));
 }
-
-#else
-
-template <class D>
-HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
-  const hn::RebindToUnsigned<D> du;
-  const auto wide = hn::PromoteTo(du, bits);
-  const auto magnitude = hn::And(wide, hn::Set(du, 0x7FFF));
-  // After the shift, only the bias of the exponent is wrong. A product corrects the bias, also of denormals.
-  const auto finite = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112F));
-  const auto special = hn::Gt(magnitude, hn::Set(du, 0x7BFF));
-  const auto value = hn::Or(hn::BitCast(du, finite), hn::IfThenElseZero(special, hn::Set(du, 0x7F800000)));
-  return hn::BitCast(d, hn::Or(value, hn::ShiftLeft<16>(hn::Xor(wide, magnitude))));
-}
-
-template <class D>
-HWY_INLINE hn::Vec<Half<D>> encode(D d, hn::Vec<D> values, Float16) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const auto magnitude = hn::BitCast(du, hn::Abs(values));
-  const auto sign = hn::Xor(hn::BitCast(du, values), magnitude);
-  // Normal: the exponent's bias changes by 112, and the carry rounds to even, into infinity where it must.
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
-  const auto normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, hn::Set(du, (112U << 23U) - 0xFFF)), odd));
-  // Denormal: a sum with 1/2 leaves the result in the low bits, rounded by the addition.
-  const auto shifted = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5F));
-  const auto denormal = hn::Sub(hn::BitCast(du, shifted), hn::BitCast(du, hn::Set(d, 0.5F)));
-  const auto special = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(values)), hn::Set(du, 0x7E00), hn::Set(du, 0x7C00));
-
-  const auto finite = hn::IfThenElse(hn::Gt(hn::Set(du, 0x38800000), magnitude), denormal, normal);
-  const auto all = hn::IfThenElse(hn::Gt(hn::Set(du, 0x47800000), magnitude), finite, special);
-  return hn::DemoteTo(Half<D>(), hn::BitCast(di, hn::Or(all, hn::ShiftRight<16>(sign))));
-}
-
-#endif
 
 // ---- Any element type, between memory and registers of the type that is computed in ----
 
@@ -191,15 +145,6 @@ void round(ComputeType<T>* values, std::int64_t count) {
   }
 }
 
-#if HWY_TARGET == HWY_SCALAR
-constexpr std::int64_t transposed_side(std::size_t) { return 1; }
-#else
-/// The rows and columns of the square that is transposed in registers: the number of elements in 16 bytes.
-constexpr std::int64_t transposed_side(std::size_t element_size) {
-  return 16 / static_cast<std::int64_t>(element_size);
-}
-#endif
-
 /// Transposes one square of `side` rows and columns.
 template <std::int64_t side, class T, class Compute = ComputeType<T>>
 HWY_INLINE void transpose_square(Tile<const T> source, Compute factor, Tile<Compute> packed) {
@@ -207,10 +152,6 @@ HWY_INLINE void transpose_square(Tile<const T> source, Compute factor, Tile<Comp
   const auto scale = hn::Set(d, factor);
   const auto row = [&](std::int64_t i) HWY_ATTR { return hn::Mul(load(d, source.at(i).data), scale); };
   const auto put = [&](std::int64_t j, auto values) HWY_ATTR { hn::StoreU(values, d, packed.at(j).data); };
-#if HWY_TARGET == HWY_SCALAR
-  static_assert(side == 1);
-  put(0, row(0));
-#else
   if constexpr (side == 1) {
     put(0, row(0));
   } else if constexpr (side == 2) {
@@ -227,7 +168,6 @@ HWY_INLINE void transpose_square(Tile<const T> source, Compute factor, Tile<Comp
     put(2, hn::InterleaveLower(d, high_02, high_13));
     put(3, hn::InterleaveUpper(d, high_02, high_13));
   }
-#endif
 }
 
 /// Transposes a block in squares. Smaller squares cover its right and lower edges.
@@ -252,7 +192,7 @@ HWY_INLINE void transpose_block(Tile<const T> source, std::int64_t rows, std::in
 template <class T, class Compute = ComputeType<T>>
 void pack_transposed(Tile<const T> source, std::int64_t rows, std::int64_t columns, Compute factor,
                      Tile<Compute> packed) {
-  constexpr std::int64_t side = transposed_side(sizeof(Compute));
+  constexpr std::int64_t side = 16 / sizeof(Compute);  // of the square that is transposed in registers
   constexpr std::int64_t line = 64 / sizeof(Compute);
   for (std::int64_t i = 0; i < rows; i += line) {
     for (std::int64_t j = 0; j < columns; j += line) {
@@ -265,6 +205,8 @@ void pack_transposed(Tile<const T> source, std::int64_t rows, std::int64_t colum
 template <class T>
 constexpr Conversions<T> conversions_of = {
     &pack<T>, &pack_transposed<T>, &store_rows<T>, &accumulate<ComputeType<T>>, &add<ComputeType<T>>, &round<T>};
+
+using AllConversions = std::tuple<Conversions<BFloat16>, Conversions<Float16>, Conversions<float>, Conversions<double>>;
 
 const AllConversions* all_conversions() {
   static constexpr AllConversions all = {conversions_of<BFloat16>, conversions_of<Float16>, conversions_of<float>,

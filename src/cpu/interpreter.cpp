@@ -1,4 +1,6 @@
 // Runs instructions over strips of scores, compiled once for each instruction set and chosen at run time.
+#include "cpu/targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/interpreter.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

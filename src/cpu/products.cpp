@@ -8,6 +8,13 @@
 
 namespace gdpa::cpu {
 
+void refuse_system() {
+  throw Error(ErrorKind::runtime,
+              "the CPU backend makes its products at run time, for processors with AVX2 or AVX-512, and this system "
+              "refused: allow executable memory (SELinux execmem, systemd MemoryDenyWriteExecute), or use a newer "
+              "processor");
+}
+
 template <class Compute>
 void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
               std::int64_t columns, std::int64_t depth, Sum sum, Left form) {
@@ -23,12 +30,7 @@ void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute>
   const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
   const auto kernel = dispatch(size(columns), size(rows), size(depth), &right_stride, &left_stride, &result_stride,
                                &alpha, &beta, &flags, &prefetch);
-  if (kernel == nullptr) {
-    throw Error(ErrorKind::runtime,
-                "the CPU backend makes its products at run time, for processors with AVX2 or AVX-512, and this system "
-                "refused: allow executable memory (SELinux execmem, systemd MemoryDenyWriteExecute), or use a newer "
-                "processor");
-  }
+  if (kernel == nullptr) refuse_system();
   kernel(right.data, left.data, result.data);
 }
 

@@ -8,6 +8,9 @@
 
 namespace gdpa::cpu {
 
+/// Throws Error (runtime): the processor lacks instructions, or the system forbids code generation at run time.
+[[noreturn]] void refuse_system();
+
 enum class Sum { overwrite, add };
 enum class Left { as_stored, transposed };
 

@@ -68,27 +68,6 @@ struct Numbers {
   static constexpr const auto& half_pi = of_type<T>(half_pi_parts_32, half_pi_parts_64);
 };
 
-/// Return the smaller and the larger of a and b, and b if one of them is NaN. The vector instructions of Min and Max
-/// also do this, but Highway's scalar target does not. Pass the bound as a and the bounded value as b, so that NaN
-/// propagates.
-template <class V>
-HWY_INLINE V lesser(V a, V b) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(a, b), a, b);
-#else
-  return hn::Min(a, b);
-#endif
-}
-
-template <class V>
-HWY_INLINE V greater(V a, V b) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Gt(a, b), a, b);
-#else
-  return hn::Max(a, b);
-#endif
-}
-
 /// P(x) for coefficients that start with the lowest power, by Horner's rule.
 template <class D, class T, std::size_t count>
 HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const T (&coefficients)[count]) {
@@ -165,9 +144,11 @@ HWY_INLINE hn::Vec<D> expm1_reduced(D d, hn::Vec<D> r) {
   return hn::MulAdd(hn::Mul(r, r), tail, r);
 }
 
+/// Min and Max return their second operand if one is NaN, as the vector instructions do. Here and below, the bound is
+/// the first operand and the bounded value the second, so that NaN propagates.
 template <class D>
 HWY_INLINE hn::Vec<D> clamp(D d, hn::TFromD<D> low, hn::TFromD<D> high, hn::Vec<D> x) {
-  return greater(hn::Set(d, low), lesser(hn::Set(d, high), x));
+  return hn::Max(hn::Set(d, low), hn::Min(hn::Set(d, high), x));
 }
 
 template <class D>
@@ -305,7 +286,7 @@ HWY_INLINE hn::Vec<D> log1p(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   using N = Numbers<hn::TFromD<D>>;
-  const auto magnitude = lesser(hn::Set(d, N::tanh_high), hn::Abs(x));
+  const auto magnitude = hn::Min(hn::Set(d, N::tanh_high), hn::Abs(x));
   const auto e = expm1(d, hn::Add(magnitude, magnitude));
   return hn::CopySignToAbs(hn::Div(e, hn::Add(e, hn::Set(d, 2))), x);
 }
@@ -335,8 +316,8 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
   const auto e = exp(d, hn::Neg(hn::Abs(x)));
-  const OnePlus<D> u(d, e);  // from 1 to 2, so the logarithm has no special values. NaN propagates through greater
-  return hn::Add(greater(hn::Zero(d), x), log_of_sum(d, u.sum, u.rest));
+  const OnePlus<D> u(d, e);  // from 1 to 2, so the logarithm has no special values. NaN propagates through Max
+  return hn::Add(hn::Max(hn::Zero(d), x), log_of_sum(d, u.sum, u.rest));
 }
 
 template <class D>
@@ -345,7 +326,7 @@ HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
   using N = Numbers<T>;
   const hn::RebindToUnsigned<D> du;
   const auto one = hn::Set(d, 1);
-  const auto magnitude = lesser(hn::Set(d, N::erf_high), hn::Abs(x));
+  const auto magnitude = hn::Min(hn::Set(d, N::erf_high), hn::Abs(x));
   const auto near = hn::MulAdd(magnitude, polynomial(d, hn::Mul(magnitude, magnitude), N::erf_near_zero), magnitude);
   // erfc = 2^P; its exponent, far from denormal, is added to the bits of the power of the fraction.
   const auto exponent = polynomial(d, hn::Sub(magnitude, one), N::erfc_logarithm);
@@ -404,12 +385,12 @@ HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> base, hn::Vec<D> exponent) {
 /// The smaller and the larger operand, NaN where either is NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> minimum(D, hn::Vec<D> a, hn::Vec<D> b) {
-  return hn::IfThenElse(hn::IsNaN(a), a, lesser(a, b));
+  return hn::IfThenElse(hn::IsNaN(a), a, hn::Min(a, b));
 }
 
 template <class D>
 HWY_INLINE hn::Vec<D> maximum(D, hn::Vec<D> a, hn::Vec<D> b) {
-  return hn::IfThenElse(hn::IsNaN(a), a, greater(a, b));
+  return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b));
 }
 
 /// Returns -1, 0 or 1. A zero has the sign of x, and NaN gives NaN.

@@ -5,15 +5,16 @@
 #include <libxsmm.h>
 #include <tbb/version.h>
 
-#include <hwy/highway.h>
 #include <fstream>
 #include <string>
 #include <vector>
+#include "cpu/targets.h"
 
 #include "gdpa/error.h"
 #include "gdpa/system.h"
 #include "gdpa/version.h"
 #include "gpu/driver.h"
+#include "hwy/highway.h"
 #include "jit/cache.h"
 #include "jit/nvrtc.h"
 #include "plan/cpu_plan.h"

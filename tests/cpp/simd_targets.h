@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cpu/targets.h"
 #include "hwy/targets.h"
 
 namespace gdpa::testing {
