@@ -19,16 +19,16 @@ class Backward {
   Backward(const Call<T>& call, const plan::CpuUnit& unit, int64_t group) : call_(call), unit_(unit), group_(group) {}
 
   void run() {
+    const auto run_parts = [this](Range& range, int64_t most, int64_t step) {
+      for_each_part(Range(range), most, step, [&](Range part) {
+        range = part;
+        run_batch();
+      });
+    };
     if (sums_keys_over_unit_) {
-      for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
-        key_range_ = keys;
-        run_batch();
-      });
+      run_parts(key_range_, tiles_.keys, plan::cpu_vector);
     } else if (sums_query_over_unit_ && unit_.query_sum < 0) {
-      for_each_part(unit_.queries, tiles_.block_queries, 1, [&](Range queries) {
-        query_range_ = queries;
-        run_batch();
-      });
+      run_parts(query_range_, tiles_.block_queries, 1);
     } else {
       run_batch();
     }
@@ -53,22 +53,20 @@ class Backward {
     b_ = call_.schedule.entry(position);
     mask_.enter(b_);
     const Range queries = plan::intersection(query_range_, {0, params_.queries.size(b_)});
-    const bool in_blocks = unit_.grad_query && !sums_query_over_unit_ && queries.size() > tiles_.block_queries;
-    if (!in_blocks) {
+    if (owns_query_ && queries.size() > tiles_.block_queries) {
+      for_each_part(queries, tiles_.block_queries, 1, [&](Range block) { run_block(block); });
+    } else {
       run_block(queries);
-      return;
     }
-    for_each_part(queries, tiles_.block_queries, 1, [&](Range block) { run_block(block); });
   }
 
   /// Some queries of one batch entry against all keys of the unit.
   void run_block(Range queries) {
     queries_ = queries;
-    const bool owns_query = unit_.grad_query && !sums_query_over_unit_;
-    if (owns_query) clear(grad_query_, unit_.heads.size() * queries.size(), call_.width_q);
+    if (owns_query_) clear(grad_query_, unit_.heads.size() * queries.size(), call_.width_q);
     const Range keys = plan::intersection(key_range_, {0, params_.keys.size(b_)});
     for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { add_keys(tile); });
-    if (owns_query) store_grad_query(queries);
+    if (owns_query_) store_grad_query(queries);
   }
 
   /// Adds the products of the block of queries with one tile of keys to the wanted gradients.
@@ -113,20 +111,20 @@ class Backward {
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
-    const Columns columns = mask_.enter_tile(head, queries, keys);
-    if (columns.count == 0) return;
+    const Range columns = mask_.enter_tile(head, queries, keys);
+    if (columns.empty()) return;
     pack_keys(keys);
     pack_queries(head, queries);
     compute_grad_scores(head, queries, keys, columns);
     const int64_t rows = queries.size();
-    const Tile<const Compute> scores{scores_, columns.count}, grad_scores{grad_scores_, columns.count};
+    const Tile<const Compute> scores{scores_, columns.size()}, grad_scores{grad_scores_, columns.size()};
     const auto& [of_keys, of_values] = key_sums_;
     if (wants_value_) {
-      multiply<Compute>(scores, grad_output_, of_values.sums.at(columns.begin), columns.count, params_.head_dim_v, rows,
-                        Sum::add, Left::transposed);
+      multiply<Compute>(scores, grad_output_, of_values.sums.at(columns.begin), columns.size(), params_.head_dim_v,
+                        rows, Sum::add, Left::transposed);
     }
     if (wants_key_) {
-      multiply<Compute>(grad_scores, query_, of_keys.sums.at(columns.begin), columns.count, params_.head_dim, rows,
+      multiply<Compute>(grad_scores, query_, of_keys.sums.at(columns.begin), columns.size(), params_.head_dim, rows,
                         Sum::add, Left::transposed);
     }
     if (unit_.grad_key_value) {
@@ -135,16 +133,16 @@ class Backward {
     }
     if (unit_.grad_query) {
       add_product<Compute>(grad_scores, keys_.at(columns.begin), grad_query_.at(grad_query_row(head, queries.begin)),
-                           rows, params_.head_dim, columns.count, is_long_query_sum(queries) ? product_ : nullptr);
+                           rows, params_.head_dim, columns.size(), is_long_query_sum(queries) ? product_ : nullptr);
     }
   }
 
   /// Computes P into scores_ and, if a wanted gradient needs dP, dS (without scale) into grad_scores_, with 0 outside
   /// the mask. It adds the terms of the gradients of tensors to their sums.
-  void compute_grad_scores(int64_t head, Range queries, Range keys, Columns columns) {
+  void compute_grad_scores(int64_t head, Range queries, Range keys, Range columns) {
     const int64_t rows = queries.size();
-    const int64_t count = rows * columns.count;
-    multiply<Compute>(query_, keys_transposed_.at(0, columns.begin), {scores_, columns.count}, rows, columns.count,
+    const int64_t count = rows * columns.size();
+    multiply<Compute>(query_, keys_transposed_.at(0, columns.begin), {scores_, columns.size()}, rows, columns.size(),
                       params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns), adds_parameters_);
     const ParameterSums::Head* const terms = adds_parameters_ ? &call_.parameter_sums.head(head) : nullptr;
@@ -152,8 +150,8 @@ class Backward {
     prepare_results(terms != nullptr ? terms->results - 2 : 0, count);
     evaluator.evaluate<Compute>(scores_, count, results_, inputs_.arrays());
     if (wants_grad_scores_) {
-      multiply<Compute>(grad_output_, values_transposed_.at(0, columns.begin), {grad_scores_, columns.count}, rows,
-                        columns.count, params_.head_dim_v, Sum::overwrite);
+      multiply<Compute>(grad_output_, values_transposed_.at(0, columns.begin), {grad_scores_, columns.size()}, rows,
+                        columns.size(), params_.head_dim_v, Sum::overwrite);
       const auto finish = [&](const Compute* factors, Compute* products) {
         for (int64_t i = 0; i < count; ++i) products[i] *= factors[i];
         mask_.clear_masked(products);
@@ -310,6 +308,7 @@ class Backward {
   /// dK and dV are summed over the unit rather than over one tile of keys, dQ rather than over one block of queries.
   const bool sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
   const bool sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
+  const bool owns_query_ = unit_.grad_query && !sums_query_over_unit_;
   std::vector<Compute*> results_;
   std::vector<Compute> terms_;    // of the gradients of tensors, before and after the factor dP
   bool has_keys_ = false;         // the tile of keys is packed

@@ -56,9 +56,7 @@ void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
   if (range.empty()) return;
   const int64_t parts = divide_up(range.size(), most);
   const int64_t rows = round_up(divide_up(range.size(), parts), step);
-  for (int64_t begin = range.begin; begin < range.end; begin += rows) {
-    body(Range{begin, std::min(begin + rows, range.end)});
-  }
+  plan::for_each_range(range, rows, body);
 }
 
 /// The most terms that are added to a sum in the compute type one by one. Each addition rounds at the size of the whole
@@ -107,9 +105,8 @@ void scale_rows(const Params& params, int64_t b, Range queries, Tile<Compute> ti
 }
 
 /// The tile of scores of some queries and of some columns of a tile of keys.
-inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range keys, Columns columns) {
-  const int64_t first = keys.begin + columns.begin;
-  return {b, head, queries, {first, first + columns.count}};
+inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range keys, Range columns) {
+  return {b, head, queries, {keys.begin + columns.begin, keys.begin + columns.end}};
 }
 
 /// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, a part of a page.

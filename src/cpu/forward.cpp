@@ -63,20 +63,20 @@ class Forward {
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
-    const Columns columns = mask_.enter_tile(head, queries, keys);
-    if (columns.count == 0) return;
+    const Range columns = mask_.enter_tile(head, queries, keys);
+    if (columns.empty()) return;
     pack_keys(keys);
     const int64_t row = row_of(head, queries.begin);
-    multiply<Compute>(query_.at(row), keys_transposed_.at(0, columns.begin), {scores_, columns.count}, queries.size(),
-                      columns.count, params_.head_dim, Sum::overwrite);
+    multiply<Compute>(query_.at(row), keys_transposed_.at(0, columns.begin), {scores_, columns.size()}, queries.size(),
+                      columns.size(), params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
-    call_.evaluators.of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
+    call_.evaluators.of(head).evaluate(scores_, queries.size() * columns.size(), std::span<Compute* const>(&scores_, 1),
                                        inputs_.arrays());
     mask_.clear_masked(scores_);
-    conversions<T>().round(scores_, queries.size() * columns.count);
+    conversions<T>().round(scores_, queries.size() * columns.size());
     const bool is_long_sum = mask_.keys(queries).size() > terms_of_sum;
-    add_product<Compute>({scores_, columns.count}, values_.at(columns.begin), output_.at(row), queries.size(),
-                         params_.head_dim_v, columns.count, is_long_sum ? product_ : nullptr);
+    add_product<Compute>({scores_, columns.size()}, values_.at(columns.begin), output_.at(row), queries.size(),
+                         params_.head_dim_v, columns.size(), is_long_sum ? product_ : nullptr);
   }
 
   void store_output() {

@@ -5,16 +5,15 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "cpu/convert.h"
 #include "definition/environment.h"
+#include "fmt/format.h"
 
 namespace gdpa::cpu {
 namespace {
@@ -125,14 +124,12 @@ bool HeadEvaluators::depends_on_head(const activation::Function& function) {
   });
 }
 
-void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const {
+void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScoreTile& tile,
+                       int64_t query, int64_t key) const {
   if (has_reported_.exchange(true)) return;
-  std::fprintf(
-      stderr,
-      "gdpa: index %zu of %s is %lld at batch = %lld, head = %lld, q_idx = %lld, kv_idx = %lld, expected 0 to %lld\n",
-      axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
-      static_cast<long long>(place.b), static_cast<long long>(place.head), static_cast<long long>(place.query),
-      static_cast<long long>(place.key), static_cast<long long>(size - 1));
+  fmt::print(stderr, "gdpa: index {} of {} is {} at batch = {}, head = {}, q_idx = {}, kv_idx = {}, expected 0 to {}\n",
+             axis, function_.parameters()[function_.inputs()[input].tensor], static_cast<int64_t>(index), tile.b,
+             tile.head, query, key, size - 1);
 }
 
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
@@ -256,7 +253,7 @@ void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation:
     if (inputs[n].kind != Kind::read) {
       interval = pattern == Dependence::query ? interval_of(tile.queries)
                  : pattern == Dependence::key ? interval_of(tile.keys)
-                                              : Interval::point(lines_[n].number);
+                                              : Interval::point(lines_[n].numbers[0]);
       return;
     }
     const bool is_first = pattern != Dependence::query || row == 0;
@@ -312,8 +309,8 @@ void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
   if (plan.pattern == Dependence::key) {
     std::iota(numbers.begin(), numbers.end(), static_cast<double>(tile_.keys.begin));
   } else {
-    lines_[input].number = number_of(plan_.function().inputs()[input], row);
-    std::fill_n(numbers.begin(), plan.is_read_by_index ? numbers.size() : 1, lines_[input].number);
+    const double number = number_of(plan_.function().inputs()[input], row);
+    std::fill_n(numbers.begin(), plan.is_read_by_index ? numbers.size() : 1, number);
   }
   if (!plan.is_read_by_score || !fills_tiles_) return;
   line_.resize(static_cast<std::size_t>(line_size(plan.pattern)));
@@ -365,7 +362,7 @@ void TileInputs<Compute>::spread(std::size_t input, int64_t row) {
 template <class Compute>
 double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
   if (axis.bare) {
-    return *axis.bare == Index::query ? static_cast<double>(tile_.queries.begin + row) : lines_[axis.input].number;
+    return *axis.bare == Index::query ? static_cast<double>(tile_.queries.begin + row) : lines_[axis.input].numbers[0];
   }
   return *index_of(axis, 1);
 }
@@ -400,7 +397,7 @@ void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row
     if (keeps_ && !keeps_(query, key)) continue;
     const double index = at(k);
     if (index >= 0 && index < static_cast<double>(size)) continue;
-    plan_.report(input, axis, index, size, {tile_.b, tile_.head, query, key});
+    plan_.report(input, axis, index, size, tile_, query, key);
     return;
   }
 }

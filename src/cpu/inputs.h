@@ -41,12 +41,12 @@ class HeadEvaluators {
   std::vector<Evaluator> evaluators_;
 };
 
-/// The place of a score.
-struct ScorePlace {
-  int64_t b;
-  int64_t head;
-  int64_t query;
-  int64_t key;
+/// Some rows and columns of the scores of one batch entry and query head.
+struct ScoreTile {
+  int64_t b = 0;
+  int64_t head = 0;
+  Range queries;
+  Range keys;  ///< may end after the last key of the sequence
 };
 
 /// The part of the work that is the same for all tiles of a call.
@@ -72,7 +72,8 @@ class InputPlan {
   };
 
   /// Prints an index that does not exist, for the first one of the call.
-  void report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const;
+  void report(std::size_t input, std::size_t axis, double index, int64_t size, const ScoreTile& tile, int64_t query,
+              int64_t key) const;
 
   /// GDPA_CHECK_INDICES=1: every index of a score that the mask keeps is checked. No pattern is used then.
   bool checks_indices() const { return checks_indices_; }
@@ -86,14 +87,6 @@ class InputPlan {
   std::vector<Input> inputs_;  ///< none if every input is the same in a head
   bool checks_indices_ = false;
   mutable std::atomic<bool> has_reported_ = false;
-};
-
-/// Some rows and columns of the scores of one batch entry and query head.
-struct ScoreTile {
-  int64_t b = 0;
-  int64_t head = 0;
-  Range queries;
-  Range keys;  ///< may end after the last key of the sequence
 };
 
 /// The sums of the gradient of a tensor: one number for each element, in one or several copies. Terms of an element
@@ -135,8 +128,7 @@ class TileInputs {
 
   /// The numbers of an input for consecutive keys.
   struct Line {
-    std::vector<double> numbers;   ///< of the key position, and of an input that an index reads
-    double number = 0;             ///< of another position
+    std::vector<double> numbers;   ///< of the key position, and of an input that an index reads. Otherwise one number
     std::vector<int64_t> offsets;  ///< of a read, in the gradient: one for each element of the pattern
     std::vector<int64_t> starts;   ///< of a read with a run axis, in place of offsets: one for each row
   };

@@ -16,10 +16,10 @@ const activation::Function& constant_function() {
   return constant.function();
 }
 
-Columns columns_of(Range valid, Range keys) {
+Range columns_of(Range valid, Range keys) {
   if (valid.empty()) return {};
   const int64_t begin = (valid.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
-  return {begin, round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
+  return {begin, begin + round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Range TileMask<Compute>::queries(Range keys) const {
 }
 
 template <class Compute>
-Columns TileMask<Compute>::enter_tile(int64_t head, Range queries, Range keys) {
+Range TileMask<Compute>::enter_tile(int64_t head, Range queries, Range keys) {
   const auto is_same = [](Range a, Range b) { return a.begin == b.begin && a.end == b.end; };
   const int64_t of_head = plan_.is_expression() && plan_.evaluators().differ() ? head : 0;
   if (is_same(tile_.queries, queries) && is_same(tile_.keys, keys) && tile_.head == of_head) return columns_;
@@ -105,35 +105,35 @@ void TileMask<Compute>::evaluate() {
     valid.begin = std::min<int64_t>(valid.begin, first - begin);
     valid.end = std::max<int64_t>(valid.end, last - begin);
   }
-  columns_ = valid.empty() ? Columns{}
-                           : columns_of({tile_.keys.begin + valid.begin, tile_.keys.begin + valid.end}, tile_.keys);
+  columns_ =
+      valid.empty() ? Range{} : columns_of({tile_.keys.begin + valid.begin, tile_.keys.begin + valid.end}, tile_.keys);
   if (keeps_all_) return;
-  valid_.assign(static_cast<std::size_t>(rows * columns_.count), Compute{0});
-  const int64_t count = std::min(columns_.count, keys - columns_.begin);
+  valid_.assign(static_cast<std::size_t>(rows * columns_.size()), Compute{0});
+  const int64_t count = std::min(columns_.size(), keys - columns_.begin);
   for (int64_t row = 0; row < rows; ++row) {
     std::transform(truth + row * keys + columns_.begin, truth + row * keys + columns_.begin + count,
-                   valid_.begin() + row * columns_.count, [](double number) { return static_cast<Compute>(number); });
+                   valid_.begin() + row * columns_.size(), [](double number) { return static_cast<Compute>(number); });
   }
 }
 
 template <class Compute>
 void TileMask<Compute>::clear_masked(Compute* tile) const {
   const Range& queries = tile_.queries;
-  const Range covered{tile_.keys.begin + columns_.begin, tile_.keys.begin + columns_.begin + columns_.count};
+  const Range covered{tile_.keys.begin + columns_.begin, tile_.keys.begin + columns_.end};
   if (plan_.is_expression() && !keeps_all_) {
     const Compute* const valid = valid_.data();
-    const int64_t count = queries.size() * columns_.count;
+    const int64_t count = queries.size() * columns_.size();
     for (int64_t i = 0; i < count; ++i) tile[i] = valid[i] != 0 ? tile[i] : Compute{0};
     return;
   }
   const bool is_full = params_.mask.is_full(queries, covered, length_q_, length_k_);
   if (is_full && covered.end <= tile_.keys.end) return;
-  for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns_.count) {
+  for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns_.size()) {
     const Range valid = plan::intersection(keys({query, query + 1}), plan::intersection(covered, tile_.keys));
-    const int64_t begin = valid.empty() ? columns_.count : valid.begin - covered.begin;
-    const int64_t end = valid.empty() ? columns_.count : valid.end - covered.begin;
+    const int64_t begin = valid.empty() ? columns_.size() : valid.begin - covered.begin;
+    const int64_t end = valid.empty() ? columns_.size() : valid.end - covered.begin;
     std::fill(tile, tile + begin, Compute{0});
-    std::fill(tile + end, tile + columns_.count, Compute{0});
+    std::fill(tile + end, tile + columns_.size(), Compute{0});
   }
 }
 
@@ -144,13 +144,13 @@ bool TileMask<Compute>::keeps(int64_t query, int64_t key) const {
     return valid.begin <= key && key < valid.end;
   }
   const int64_t column = key - tile_.keys.begin - columns_.begin;
-  if (key >= tile_.keys.end || column < 0 || column >= columns_.count) return false;
-  return keeps_all_ || valid_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
+  if (key >= tile_.keys.end || column < 0 || column >= columns_.size()) return false;
+  return keeps_all_ || valid_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.size() + column)] != 0;
 }
 
 template <class Compute>
 int64_t TileMask<Compute>::kept_scores() const {
-  if (columns_.count == 0) return 0;
+  if (columns_.empty()) return 0;
   if (keeps_all_) return tile_.queries.size() * tile_.keys.size();
   return std::count_if(valid_.begin(), valid_.end(), [](Compute number) { return number != 0; });
 }
@@ -163,18 +163,16 @@ double kept_scores(const activation::Function& expression, const Params& params)
   const MaskPlan plan(&expression, params);
   TileMask<float> mask(plan, params);
   int64_t count = 0;
-  const auto part = [](int64_t begin, int64_t length) { return Range{begin, std::min(begin + step, length)}; };
   for (int64_t b = 0; b < params.batch; ++b) {
     mask.enter(b);
-    const int64_t length_q = params.queries.size(b), length_k = params.keys.size(b);
-    for (int64_t query = 0; query < length_q; query += step) {
-      for (int64_t key = 0; key < length_k; key += step) {
+    plan::for_each_range({0, params.queries.size(b)}, step, [&](Range queries) {
+      plan::for_each_range({0, params.keys.size(b)}, step, [&](Range keys) {
         for (int64_t head = 0; head < params.heads_q; ++head) {
-          mask.enter_tile(head, part(query, length_q), part(key, length_k));
+          mask.enter_tile(head, queries, keys);
           count += mask.kept_scores();
         }
-      }
-    }
+      });
+    });
   }
   return static_cast<double>(count);
 }

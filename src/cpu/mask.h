@@ -34,12 +34,6 @@ class MaskPlan {
   std::optional<HeadEvaluators> evaluators_;
 };
 
-/// The columns of a tile of keys that a tile of queries attends to, rounded outward to vector boundaries.
-struct Columns {
-  int64_t begin = 0;  ///< from the first key of the tile
-  int64_t count = 0;
-};
-
 /// The mask for the tiles of a unit of work. Each unit has its own object. Compute is the type of the scores.
 template <class Compute>
 class TileMask {
@@ -54,9 +48,10 @@ class TileMask {
   Range keys(Range queries) const;
   Range queries(Range keys) const;
 
-  /// Sets the tile, and returns the columns that have valid scores: none if the mask excludes the tile. With a mask
+  /// Sets the tile, and returns the columns that have valid scores, counted from the first key of the tile and rounded
+  /// outward to vector boundaries: none if the mask excludes the tile. With a mask
   /// that does not depend on the head, the same tile of another head costs nothing.
-  Columns enter_tile(int64_t head, Range queries, Range keys);
+  Range enter_tile(int64_t head, Range queries, Range keys);
 
   /// Writes 0 to the elements of the tile (queries x columns, dense) that the mask excludes or that have no key. It
   /// selects and does not multiply, because f may be infinite at an excluded score.
@@ -77,7 +72,7 @@ class TileMask {
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;
   ScoreTile tile_;
-  Columns columns_;
+  Range columns_;
   // Of an expression. The condition is computed in fp64, so that positions and integers of tensors are exact.
   bool keeps_all_ = false;  ///< all scores of the tile
   TileInputs<double> inputs_;

@@ -2,6 +2,8 @@
 #include "cpu/parameter_sums.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace gdpa::cpu {
@@ -15,9 +17,7 @@ constexpr int64_t elements_of_copies = 1024;
 constexpr int64_t most_copies = 4;
 
 int64_t elements_of(const BoundTensor& tensor) {
-  int64_t count = 1;
-  for (int i = 0; i < tensor.rank; ++i) count *= tensor.sizes[i];
-  return count;
+  return std::accumulate(tensor.sizes, tensor.sizes + tensor.rank, int64_t{1}, std::multiplies<>());
 }
 
 Params with_dense_gradients(Params params) {

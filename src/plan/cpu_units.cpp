@@ -21,12 +21,6 @@ constexpr int64_t smallest_piece = 128;
 
 int64_t clamp(int64_t value, int64_t low, int64_t high) { return std::max(low, std::min(value, high)); }
 
-/// Calls body(range) with consecutive ranges of `step` rows, of which the last may be shorter.
-template <class Body>
-void for_each_range(int64_t length, int64_t step, const Body& body) {
-  for (int64_t begin = 0; begin < length; begin += step) body(Range{begin, std::min(begin + step, length)});
-}
-
 /// Consecutive batch entries that share a unit, until the unit has the cost `target`.
 template <class Add>
 class Run {
@@ -53,40 +47,29 @@ class Run {
   CpuUnit unit_ = empty_;
 };
 
+bool wants_keys(const Problem& problem) { return problem.wanted.key || problem.wanted.value; }
+
 /// The sizes that determine the division.
 struct Sizes {
-  int64_t group = 1;  // query heads that read one key head
-  int64_t width_q = 0;
-  int64_t width_v = 0;
-  int64_t sum_width_k = 0;  // of dK
-  int64_t sum_width_v = 0;  // of dV
-  bool shared_queries = false;
-  bool shared_keys = false;
+  const Problem& problem;
+  int64_t group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);  // query heads that read one key head
+  int64_t width_q = round_up(problem.head_dim, cpu_vector);
+  int64_t width_v = round_up(problem.head_dim_v, cpu_vector);
+  int64_t sum_width_k = sum_width(problem.wanted.key, problem.head_dim);      // of dK
+  int64_t sum_width_v = sum_width(problem.wanted.value, problem.head_dim_v);  // of dV
+  // Only a gradient that is wanted is summed over the batch.
+  bool shared_queries = problem.shares_queries() && problem.wanted.query;
+  bool shared_keys = problem.shares_keys() && wants_keys(problem);
 
   int64_t key_row() const { return width_q + width_v; }
   int64_t key_sum_row() const { return sum_width_k + sum_width_v; }
 };
 
-bool wants_keys(const Problem& problem) { return problem.wanted.key || problem.wanted.value; }
-
-Sizes sizes_of(const Problem& problem) {
-  Sizes sizes;
-  sizes.group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);
-  sizes.width_q = round_up(problem.head_dim, cpu_vector);
-  sizes.width_v = round_up(problem.head_dim_v, cpu_vector);
-  sizes.sum_width_k = sum_width(problem.wanted.key, problem.head_dim);
-  sizes.sum_width_v = sum_width(problem.wanted.value, problem.head_dim_v);
-  // Only a gradient that is wanted is summed over the batch.
-  sizes.shared_queries = problem.shares_queries() && problem.wanted.query;
-  sizes.shared_keys = problem.shares_keys() && wants_keys(problem);
-  return sizes;
-}
-
 /// Writes the list of one problem. The list determines the order of the additions to every gradient.
 class Cutter {
  public:
   Cutter(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule)
-      : problem_(problem), params_(params), processor_(processor), schedule_(schedule), sizes_(sizes_of(problem)) {}
+      : problem_(problem), params_(params), processor_(processor), schedule_(schedule) {}
 
   void cut() {
     for (int64_t b = 0; b < problem_.batch; ++b) total_ += static_cast<double>(problem_.heads_k) * cost_of(b, all_rows);
@@ -175,7 +158,7 @@ class Cutter {
     const int64_t blocks = divide_up(length, std::max(tiles.queries, tiles.block_queries / heads));
     const int64_t pieces = clamp(static_cast<int64_t>(cost / small_), 1, blocks);
     CpuUnit unit = unit_of({b, b + 1}, 0, 0);
-    for_each_range(length, divide_up(length, pieces), [&](Range queries) {
+    for_each_range({0, length}, divide_up(length, pieces), [&](Range queries) {
       unit.queries = queries;
       unit.cost = cost_of(b, queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
       add_for_all_heads(unit, heads);
@@ -262,7 +245,9 @@ class Cutter {
     const int64_t sum_elements = length_k(b) * sizes_.key_sum_row();
     const int64_t free = partial_limit() - schedule_.partial_elements;
     if (head_pieces * row_pieces * sum_elements > free) {
-      cut_separately(b, key_head, cost);
+      schedule_.cut = CpuCut::separate;
+      add_key_units(b, key_head, cost * 4 / 5);
+      add_query_units(b, key_head, cost * 3 / 5);
       return;
     }
     schedule_.cut = std::max(schedule_.cut, CpuCut::partial);
@@ -271,7 +256,7 @@ class Cutter {
     unit.key_rows = key_rows(b);
     const Range group = unit.heads;
     int64_t count = 0;
-    for_each_range(length, divide_up(length, row_pieces), [&](Range queries) {
+    for_each_range({0, length}, divide_up(length, row_pieces), [&](Range queries) {
       unit.queries = queries;
       unit.cost = cost_of(b, queries) / static_cast<double>(head_pieces);
       for (int64_t head = group.begin; head < group.end; head += heads) {
@@ -281,7 +266,7 @@ class Cutter {
       }
     });
     schedule_.partial_elements += count * sum_elements;
-    reduce({false, b, key_head, {0, length_k(b)}, first, sum_elements, count, length_k(b)});
+    reduce({false, b, key_head, {}, first, sum_elements, count, length_k(b)});
   }
 
   /// A unit of all query heads of a key head, which computes all wanted gradients.
@@ -300,12 +285,6 @@ class Cutter {
     return schedule_.threads * processor_.partial_bytes / static_cast<int64_t>(sizeof(double));
   }
 
-  void cut_separately(int64_t b, int64_t key_head, double cost) {
-    schedule_.cut = CpuCut::separate;
-    add_key_units(b, key_head, cost * 4 / 5);
-    add_query_units(b, key_head, cost * 3 / 5);
-  }
-
   /// Adds units that compute dK and dV of some keys of one batch entry.
   void add_key_units(int64_t b, int64_t key_head, double cost) {
     if (!wants_keys(problem_)) return;
@@ -314,7 +293,7 @@ class Cutter {
     const int64_t keys = std::max<int64_t>(1, divide_up(tile_count, pieces)) * schedule_.tiles.keys;
     CpuUnit unit = unit_of({b, b + 1}, key_head, cost / static_cast<double>(pieces));
     unit.grad_query = false;
-    for_each_range(length_k(b), keys, [&](Range range) {
+    for_each_range({0, length_k(b)}, keys, [&](Range range) {
       unit.keys = range;
       schedule_.units.push_back(unit);
     });
@@ -328,7 +307,7 @@ class Cutter {
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
     CpuUnit unit = unit_of({b, b + 1}, key_head, 0);
     unit.grad_key_value = false;
-    for_each_range(length, rows, [&](Range queries) {
+    for_each_range({0, length}, rows, [&](Range queries) {
       unit.queries = queries;
       unit.cost = cost_of(b, queries) * 3 / 5;
       schedule_.units.push_back(unit);
@@ -403,19 +382,10 @@ class Cutter {
     }
     run.end();
     schedule_.partial_elements += count * sum_elements;
-    if (!sums_queries) {
-      reduce({false, batch.begin, key_head, {0, rows.size()}, first, sum_elements, count, rows.size()});
-      return;
-    }
-    for (int64_t head = 0; head < sizes_.group; ++head) {
-      reduce({true,
-              0,
-              key_head * sizes_.group + head,
-              {0, rows.size()},
-              first + head * rows.size() * sizes_.width_q,
-              sum_elements,
-              count,
-              rows.size()});
+    for (int64_t i = 0; i < (sums_queries ? sizes_.group : 1); ++i) {
+      const int64_t head = sums_queries ? group_of(key_head).begin + i : key_head;
+      const int64_t of_head = first + i * rows.size() * sizes_.width_q;
+      reduce({sums_queries, batch.begin, head, {}, of_head, sum_elements, count, rows.size()});
     }
   }
 
@@ -461,16 +431,17 @@ class Cutter {
       unit.sums_over_batch = true;
       unit.grad_query = of_queries;
       unit.grad_key_value = !of_queries;
-      for_each_range(shared_rows, rows, [&](Range range) {
+      for_each_range({0, shared_rows}, rows, [&](Range range) {
         (of_queries ? unit.queries : unit.keys) = range;
         schedule_.units.push_back(unit);
       });
     }
   }
 
+  /// Adds the reduction of all rows, in parts.
   void reduce(CpuReduction reduction) {
     constexpr int64_t rows_at_once = 256;
-    for_each_range(reduction.rows.end, rows_at_once, [&](Range rows) {
+    for_each_range({0, reduction.length}, rows_at_once, [&](Range rows) {
       reduction.rows = rows;
       schedule_.reductions.push_back(reduction);
     });
@@ -480,7 +451,7 @@ class Cutter {
   const Params& params_;
   const Processor& processor_;
   CpuSchedule& schedule_;
-  Sizes sizes_;
+  const Sizes sizes_{problem_};
   bool computes_grad_query_ =
       problem_.direction == Direction::backward && problem_.wanted.query;  // in the units of batch entries
   double total_ = 0;
@@ -489,7 +460,7 @@ class Cutter {
 };
 
 CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
-  const Sizes sizes = sizes_of(problem);
+  const Sizes sizes{problem};
   CpuBuffers buffers;
   // Every buffer begins at a new cache line.
   auto add = [&](int64_t& offset, int64_t elements) {
@@ -521,33 +492,17 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   return buffers;
 }
 
-/// Returns the sum of a concave function over the integers first to last. If the middle lies on the line between the
-/// ends, all values between lie on this line.
-template <class Function>
-double concave_sum(const Function& function, int64_t first, int64_t last) {
-  const double low = function(first);
-  if (first == last) return low;
-  const double high = function(last);
-  const int64_t middle = first + (last - first) / 2;
-  const double fraction = static_cast<double>(middle - first) / static_cast<double>(last - first);
-  if (middle == first || function(middle) == low + (high - low) * fraction) {
-    return (low + high) / 2 * static_cast<double>(last - first + 1);
-  }
-  return concave_sum(function, first, middle) + concave_sum(function, middle + 1, last);
-}
-
 }  // namespace
 
 int64_t compute_bytes(const Problem& problem) { return problem.dtype == DType::float64 ? 8 : 4; }
 
 double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t length_k) {
   if (mask.keeps_all()) return static_cast<double>(queries.size()) * static_cast<double>(length_k);
-  queries = intersection(queries, mask.queries({0, length_k}, length_q, length_k));
-  if (queries.empty()) return 0;
-  auto keys_of = [&](int64_t query) {
-    return static_cast<double>(mask.keys({query, query + 1}, length_q, length_k).size());
-  };
-  return concave_sum(keys_of, queries.begin, queries.end - 1);
+  int64_t scores = 0;
+  for (int64_t query = queries.begin; query < queries.end; ++query) {
+    scores += mask.keys({query, query + 1}, length_q, length_k).size();
+  }
+  return static_cast<double>(scores);
 }
 
 /// Fills the order of the schedule if batch entries may have common keys whose gradient is wanted.

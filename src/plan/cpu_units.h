@@ -2,6 +2,7 @@
 // lengths and the processor. One thread runs a unit, and only this unit writes its results; see docs/cpu.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -25,6 +26,12 @@ constexpr Range all_rows{0, std::numeric_limits<int64_t>::max()};
 
 constexpr Range intersection(Range a, Range b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+/// Calls body(range) with consecutive ranges of `step` rows, of which the last may be shorter.
+template <class Body>
+void for_each_range(Range all, int64_t step, const Body& body) {
+  for (int64_t begin = all.begin; begin < all.end; begin += step) body(Range{begin, std::min(begin + step, all.end)});
 }
 
 struct CpuTiles {
