@@ -1,6 +1,5 @@
-// See bounds.h. The members have the names of the members of the struct Condition (inputs_printer.cpp).
-#include "codegen/bounds.h"
-
+// Prints the struct ConditionBounds. Its members have the names of the members of the struct Condition
+// (inputs_printer.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/condition.h"
 #include "codegen/inputs_printer.h"
 #include "codegen/program_printer.h"
 

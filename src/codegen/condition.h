@@ -1,4 +1,4 @@
-// Prints the condition of a mask as CUDA C++.
+// Prints the condition of a mask as CUDA C++: exactly, and in interval arithmetic.
 #pragma once
 
 #include <string>
@@ -24,5 +24,16 @@ namespace gdpa::activation {
 /// u[kv_row]`, are evaluated in a loop over the columns. Everything that does not depend on the column is computed once
 /// for the row, and the elements that depend on the column alone are read once for both rows.
 std::string condition_source(const Function& mask, unsigned tensor_types);
+
+/// Returns the condition in interval arithmetic, as a struct that derives from the struct of condition_source():
+///     struct ConditionBounds : Condition {
+///       // The elements of tensors that depend on the query alone, for all queries within these bounds
+///       // (common/bounds.cuh). By a warp, whose lanes have the same queries and get the same result.
+///       struct OfQueries;
+///       __device__ OfQueries of_queries(const Bounds& query) const;
+///       // The values of the condition for these queries and for all keys within these bounds. By each lane.
+///       __device__ Bounds enclose(const Bounds& query, const Bounds& key, const OfQueries& of) const;
+///     };
+std::string condition_bounds_source(const Function& mask, unsigned tensor_types);
 
 }  // namespace gdpa::activation

@@ -15,9 +15,8 @@
 #include "codegen/inputs_printer.h"
 #include "codegen/program_printer.h"
 #include "expression/function.h"
+#include "expression/rewrite/forms.h"
 #include "expression/rewrite/prove.h"
-#include "expression/rewrite/query_factor.h"
-#include "expression/rewrite/rounded_query.h"
 
 namespace gdpa::activation {
 

@@ -9,11 +9,11 @@ namespace gdpa::activation {
 
 /// The argument that a forward kernel passes to the function, and the type of P.
 struct ForwardForm {
-  /// If true, x is score_factor * scale * (Q K^T). If false, x is Q K^T: the function is homogeneous (degree.h), and
+  /// If true, x is score_factor * scale * (Q K^T). If false, x is Q K^T: the function is homogeneous (forms.h), and
   /// the kernel multiplies the output by scale^degree.
   bool scales_scores = true;
   /// Forward: the kernel can multiply Q by the factor from Q K^T to x, so that no score is multiplied. This rounds Q a
-  /// second time, which not every function tolerates (rounded_query.h).
+  /// second time, which not every function tolerates (forms.h).
   bool may_multiply_query = false;
   /// P is rounded to fp16, so value_factor must suit its range.
   bool has_fp16_p = true;

@@ -1,5 +1,5 @@
-// Prints the inputs of an expression as CUDA C++. The structs of inputs.h, gradients.h, condition.h and
-// bounds.h are made of this text.
+// Prints the inputs of an expression as CUDA C++. The structs of inputs.h, gradients.h and condition.h are made of this
+// text.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "expression/function.h"
-#include "expression/rewrite/degree.h"
+#include "expression/rewrite/forms.h"
 
 namespace gdpa::activation {
 

@@ -11,11 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "expression/lexer.h"
 #include "expression/lower.h"
 #include "expression/parser.h"
+#include "expression/rewrite/forms.h"
 #include "expression/rewrite/guards.h"
-#include "expression/rewrite/shift.h"
 #include "gdpa/error.h"
 #include "gdpa/mask_expression.h"
 

@@ -33,7 +33,7 @@ struct FunctionFacts {
                                       ///< (Function::value_of_finite). For f(s) = g(s + e), these bound the sum.
   bool has_removable_guards = false;  ///< f or f' has guards that a first pass of backward may leave out. The guards
                                       ///< of a single function stay if they may depend on inputs.
-  std::optional<double> degree;       ///< f(c s) = c^degree f(s) for every c > 0 (degree.h)
+  std::optional<double> degree;       ///< f(c s) = c^degree f(s) for every c > 0 (forms.h)
 
   /// The elements that the rows of a tile share.
   int reads_of_lines() const { return reads_of_keys + reads_of_differences; }

@@ -1,6 +1,4 @@
-// See lexer.h.
-#include "expression/lexer.h"
-
+// Tokens of the expression language, and the spacing of its canonical form.
 #include <fmt/format.h>
 
 #include <charconv>

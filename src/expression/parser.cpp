@@ -30,7 +30,6 @@
 #include <utility>
 #include <vector>
 
-#include "expression/lexer.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 

@@ -3,7 +3,7 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "expression/lexer.h"
+#include "expression/parser.h"
 #include "expression/tree.h"
 
 namespace gdpa::activation {

@@ -1,6 +1,6 @@
 // Homogeneous functions, and the shorter source that is generated for them.
 #include "codegen/function.h"
-#include "expression/rewrite/degree.h"
+#include "expression/rewrite/forms.h"
 
 #include <gtest/gtest.h>
 

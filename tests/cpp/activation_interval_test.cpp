@@ -11,7 +11,7 @@
 
 #include "expression/function.h"
 #include "expression/lower.h"
-#include "expression/rewrite/rounded_query.h"
+#include "expression/rewrite/forms.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {

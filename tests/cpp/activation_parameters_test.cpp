@@ -10,7 +10,7 @@
 
 #include "expression/function.h"
 #include "expression/lower.h"
-#include "expression/rewrite/rounded_query.h"
+#include "expression/rewrite/forms.h"
 #include "gdpa/gdpa.h"
 
 namespace gdpa {

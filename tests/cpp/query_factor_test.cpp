@@ -1,6 +1,6 @@
 // The factor of a head by which forward multiplies Q, and the function that remains: f(s) = g(h s) / h^degree.
-#include "expression/rewrite/query_factor.h"
 #include "codegen/function.h"
+#include "expression/rewrite/forms.h"
 
 #include <gtest/gtest.h>
 

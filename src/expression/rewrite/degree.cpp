@@ -1,10 +1,8 @@
-// See degree.h.
-#include "expression/rewrite/degree.h"
+// The degree of a homogeneous function: see degree_of() in forms.h.
+#include "expression/rewrite/forms.h"
 
 #include <cmath>
 #include <vector>
-
-#include "expression/tree.h"
 
 namespace gdpa::activation {
 

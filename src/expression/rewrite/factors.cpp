@@ -183,7 +183,7 @@ class Factoring {
     if (is_term(to_, id)) return to_.multiply(scaled(to_, to_[node.a].number, factor), node.b);
     if (node.operation == Operation::multiply) {
       return takes_factor(to_, node.b) ? to_.multiply(node.a, times_head(factor, node.b))
-                                : to_.multiply(times_head(factor, node.a), node.b);
+                                       : to_.multiply(times_head(factor, node.a), node.b);
     }
     if (node.operation == Operation::add || node.operation == Operation::subtract) {
       return to_.make(node.operation, times_head(factor, node.a), times_head(factor, node.b));

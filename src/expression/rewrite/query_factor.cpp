@@ -1,12 +1,10 @@
-// See query_factor.h.
-#include "expression/rewrite/query_factor.h"
+// Finds functions of a multiple of the score: see query_factor() in forms.h.
+#include "expression/rewrite/forms.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "expression/tree.h"
 
 namespace gdpa::activation {
 

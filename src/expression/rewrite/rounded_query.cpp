@@ -1,5 +1,5 @@
-// See rounded_query.h.
-#include "expression/rewrite/rounded_query.h"
+// See tolerates_rounded_query() in forms.h.
+#include "expression/rewrite/forms.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-// See shift.h.
-#include "expression/rewrite/shift.h"
+// Finds functions of a sum: see find_shift() in forms.h.
+#include "expression/rewrite/forms.h"
 
 #include <algorithm>
 #include <ranges>

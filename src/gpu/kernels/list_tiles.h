@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "codegen/bounds.h"
+#include "codegen/condition.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/launch.h"
 #include "gpu/workspace.h"
