@@ -35,12 +35,6 @@ bool take_clamp_at_zero(Program& program) {
   return true;
 }
 
-/// Moves score_factor into value_factor, for unscaled scores: value(k s) = k^degree value(s).
-void take_score_factor_out(FactoredProgram& value, double degree) {
-  value.value_factor *= std::pow(value.score_factor, degree);
-  value.score_factor = 1;
-}
-
 constexpr Range everything = {-infinity, infinity};
 
 /// The form of f in a forward kernel.
@@ -51,7 +45,10 @@ struct Forward {
 };
 
 Forward forward_of(const Function& function, FactoredProgram value, Range scores, ForwardForm form) {
-  if (!form.scales_scores) take_score_factor_out(value, function.facts().degree.value());
+  if (!form.scales_scores) {
+    // Unscaled scores: value(k s) = k^degree value(s).
+    value.value_factor *= std::pow(std::exchange(value.score_factor, 1), function.facts().degree.value());
+  }
   const bool clamps_at_zero = !form.is_of_list && take_clamp_at_zero(value.program);
   const double factor = value.score_factor;
   return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
@@ -64,15 +61,6 @@ std::string bounded(Range scores) {
   if (scores.high != everything.high) x = fmt::format("gdpa::minimum({}, {})", literal(scores.high), x);
   return x;
 }
-
-/// Returns value_factor, reduced by the possible roundings of x and of the output, so that the largest score does not
-/// overflow.
-double value_factor_of(const FactoredProgram& value) {
-  const bool rounds_once = value.score_factor == 1 || value.value_factor == 1;
-  return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);
-}
-
-std::string joined_by_comma(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
 
 /// Returns the expressions of the numbers of a head, one for each tensor of the call, and with `takes_scale` the scale;
 /// none if the function reads no such number.
@@ -96,7 +84,7 @@ std::string parameters_of(std::string_view name, const Function& function, bool 
   return fmt::format(
       "  float parameters[{}];\n\n"
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{ return {{{{{}}}}}; }}\n\n",
-      numbers.size(), name, joined_by_comma(numbers));
+      numbers.size(), name, fmt::join(numbers, ", "));
 }
 
 /// f as a function of one number: f itself, or g if f(s) = g(s + e).
@@ -205,7 +193,9 @@ HeadFactor head_factor_of(const Function& function, double number, const Program
 /// contains the factor of Q, and value_factor_of() divides by it.
 std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value,
                                  const std::optional<QueryFactor>& query) {
-  const HeadFactor factor = head_factor_of(function, value_factor_of(value), value.head_factor);
+  // Reduced by the possible roundings of x and of the output, so that the largest score does not overflow.
+  const double reduction = value.score_factor == 1 || value.value_factor == 1 ? 1 : 1 - 0x1p-22;
+  const HeadFactor factor = head_factor_of(function, value.value_factor * reduction, value.head_factor);
   const bool divides = query && query->degree == 1;
   if (value.head_factor.steps.empty() && !divides) {
     return fmt::format(
@@ -468,7 +458,7 @@ std::string members_of_list(std::string_view name, const Function& list, const M
     cases += fmt::format("      {}:\n        return body({}{{{}}});\n", label, member_of(i), copies);
   }
   const std::string declaration = numbers.empty() ? "" : fmt::format("  float parameters[{}];\n", numbers.size());
-  const std::string initializer = numbers.empty() ? "" : fmt::format(", {{{}}}", joined_by_comma(numbers));
+  const std::string initializer = numbers.empty() ? "" : fmt::format(", {{{}}}", fmt::join(numbers, ", "));
   return fmt::format(
              "  static constexpr float score_factor = 1.0f;\n"
              "  int member;\n"

@@ -62,22 +62,11 @@ namespace {
 
 /// The operator between two operands, or nothing.
 std::string_view sign_of(Operation operation) {
-  switch (operation) {
-    case Operation::add:
-      return "+";
-    case Operation::subtract:
-      return "-";
-    case Operation::multiply:
-      return "*";
-    case Operation::less:
-      return "<";
-    case Operation::less_equal:
-      return "<=";
-    case Operation::equal:
-      return "==";
-    default:
-      return {};
-  }
+  using Sign = std::pair<Operation, std::string_view>;
+  constexpr Sign signs[] = {{Operation::add, "+"},  {Operation::subtract, "-"},    {Operation::multiply, "*"},
+                            {Operation::less, "<"}, {Operation::less_equal, "<="}, {Operation::equal, "=="}};
+  const auto* const found = std::ranges::find(signs, operation, &Sign::first);
+  return found == std::end(signs) ? std::string_view() : found->second;
 }
 
 /// Whether the operation is an approximation: an elementary function, a power or a quotient.

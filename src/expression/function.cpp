@@ -81,8 +81,9 @@ std::string clause(const Bindings& bindings) {
 /// Returns the position of a parameter that the caller gives. Throws Error (value) if the expression has no such
 /// parameter.
 std::size_t position_of(const Parsed& parsed, const std::string& name) {
-  const auto used = parsed.parameters.find(name);
-  if (used != parsed.parameters.end()) return used->second;
+  for (const auto* const positions : {&parsed.reads, &parsed.parameters}) {
+    if (const auto used = positions->find(name); used != positions->end()) return used->second;
+  }
   throw Error(ErrorKind::value, fmt::format("the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
                                             parameters_of(parsed)));
 }
@@ -96,11 +97,6 @@ std::string score_factor_in(const std::vector<std::string>& of_call) {
   return std::ranges::count(of_call, Activation::score_factor) > 0 ? Activation::score_factor : "";
 }
 
-std::size_t position_of_read(const Parsed& parsed, const std::string& name) {
-  const auto read = parsed.reads.find(name);
-  return read == parsed.reads.end() ? position_of(parsed, name) : read->second;
-}
-
 [[noreturn]] void refuse_twice(std::string_view text, std::size_t position, const std::string& name) {
   refuse_at(text, position, fmt::format("the parameter {} is given twice", name),
             "give it in the text or as an argument, not both");
@@ -112,11 +108,11 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
                  const std::vector<std::string>& of_call) {
   Bindings bindings = parsed.bindings;
   for (const auto& [name, value] : given) {
-    const std::size_t position = position_of_read(parsed, name);
+    const std::size_t position = position_of(parsed, name);
     if (!bindings.emplace(name, value).second) refuse_twice(text, position, name);
   }
   for (auto name = of_call.begin(); name != of_call.end(); ++name) {
-    const std::size_t position = position_of_read(parsed, *name);
+    const std::size_t position = position_of(parsed, *name);
     if (bindings.contains(*name) || std::find(of_call.begin(), name, *name) != name) {
       refuse_twice(text, position, *name);
     }
@@ -125,7 +121,7 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
     if (std::ranges::count(of_call, name) > 0) continue;
     const auto found = bindings.find(name);
     if (found == bindings.end() && (find_index(name) || find_row(name) != nullptr)) continue;
-    if (found == bindings.end()) refuse_unbound(text, position, name);
+    if (found == bindings.end()) refuse_unbound(parsed, text, position, name);
     if (!std::isfinite(found->second)) {
       refuse_at(text, position, fmt::format("the parameter {} is {}", name, found->second), "expected a finite number");
     }

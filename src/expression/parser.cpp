@@ -707,17 +707,10 @@ constexpr std::array old_names = {OldName{"b", "batch", "the batch entry"}, OldN
                                   OldName{"i", "q_idx", "the position of the query in its sequence", "q_row"},
                                   OldName{"j", "kv_idx", "the position of the key in its sequence", "kv_row"}};
 
-/// Whether the name at this position is an index of a tensor and nothing else.
-bool is_whole_index(std::string_view text, std::size_t position, std::string_view name) {
-  const std::size_t before = text.substr(0, position).find_last_not_of(' ');
-  const std::size_t after = text.find_first_not_of(' ', position + name.size());
-  return before != std::string_view::npos && after != std::string_view::npos &&
-         (text[before] == '[' || text[before] == ',') && (text[after] == ']' || text[after] == ',');
-}
-
 /// Throws the error for a name of version 0.1.
-[[noreturn]] void refuse_old(std::string_view text, std::size_t position, const OldName& old) {
-  const bool may_be_row = !old.row.empty() && is_whole_index(text, position, old.name);
+[[noreturn]] void refuse_old(const Parsed& parsed, std::string_view text, std::size_t position, const OldName& old) {
+  const auto used = std::ranges::find(parsed.contents.names, position, &NameInText::begin);
+  const bool may_be_row = !old.row.empty() && used->is_whole_index;
   const std::string advice =
       may_be_row ? fmt::format(
                        "write {} if the axis has the positions in a sequence, or {} if it has the rows of the "
@@ -730,8 +723,8 @@ bool is_whole_index(std::string_view text, std::size_t position, std::string_vie
 
 }  // namespace
 
-void refuse_unbound(std::string_view text, std::size_t position, std::string_view name) {
-  if (const OldName* const old = find_name(old_names, name)) refuse_old(text, position, *old);
+void refuse_unbound(const Parsed& parsed, std::string_view text, std::size_t position, std::string_view name) {
+  if (const OldName* const old = find_name(old_names, name)) refuse_old(parsed, text, position, *old);
   const std::string usual = usual_name(name);
   if (usual == "softmax") refuse_at(text, position, softmax_fault, softmax_advice);
   if (usual != name && (find_activation(usual) != nullptr || find_builtin(usual) != nullptr)) {

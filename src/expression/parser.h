@@ -82,7 +82,8 @@ Parsed parse(std::string_view text, Form form = Form::number, const std::string&
                             std::string_view advice);
 
 /// Throws Error (value) for a name without a number: a parameter without a value, or a misspelt function.
-[[noreturn]] void refuse_unbound(std::string_view text, std::size_t position, std::string_view name);
+[[noreturn]] void refuse_unbound(const Parsed& parsed, std::string_view text, std::size_t position,
+                                 std::string_view name);
 
 /// "its parameters: a, b", or "it has none"
 std::string parameters_of(const Parsed& parsed);
