@@ -35,21 +35,6 @@ std::string Section::copies(std::string_view from) const {
   return text;
 }
 
-Section* InputsText::section_of(Dependence on) {
-  switch (on) {
-    case Dependence::query:
-      return &of_query;
-    case Dependence::key:
-      return &of_key;
-    case Dependence::difference:
-      return &of_difference;
-    case Dependence::none:
-    case Dependence::both:
-      break;
-  }
-  return nullptr;
-}
-
 // --- elements ------------------------------------------------------------------------------------------------------
 
 std::string InputsPrinter::grad_element(std::size_t n, std::optional<Dependence> side) const {

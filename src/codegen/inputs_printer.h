@@ -54,7 +54,11 @@ struct InputsText {
   }
 
   /// The section of the positions that something depends on; null for both.
-  Section* section_of(Dependence on);
+  Section* section_of(Dependence on) {
+    if (on == Dependence::query) return &of_query;
+    if (on == Dependence::key) return &of_key;
+    return on == Dependence::difference ? &of_difference : nullptr;
+  }
   std::string& statements_of(Dependence on) {
     Section* const section = section_of(on);
     return section == nullptr ? of_both : section->statements;

@@ -231,14 +231,10 @@ std::string BoundsPrinter::number(double number) const { return fmt::format("num
 
 std::string BoundsPrinter::input(std::size_t input) const {
   const Input& of_function = inputs_[input];
-  switch (of_function.kind) {
-    case Input::Kind::number:
-      return fmt::format("number(n{})", input);
-    case Input::Kind::read:
-      return dependence_of(of_function, inputs_) == Dependence::none ? fmt::format("number(r{})", input)
-                                                                     : fmt::format("b{}", input);
-    case Input::Kind::index:
-      break;
+  if (of_function.kind == Input::Kind::number) return fmt::format("number(n{})", input);
+  if (of_function.kind == Input::Kind::read) {
+    const bool varies = dependence_of(of_function, inputs_) != Dependence::none;
+    return varies ? fmt::format("b{}", input) : fmt::format("number(r{})", input);
   }
   const std::string_view position = position_of(of_function.index);
   const bool has_bounds = of_function.index == Index::query || of_function.index == Index::key;

@@ -10,19 +10,10 @@ namespace gdpa::activation {
 namespace {
 
 bool is_long_step(Operation operation, Accuracy accuracy) {
-  switch (operation) {
-    case Operation::power:
-    case Operation::expm1:
-    case Operation::log1p:
-      return true;  // no fast form exists
-    case Operation::erf:
-    case Operation::softplus:
-    case Operation::sin:
-    case Operation::cos:
-      return accuracy == Accuracy::exact;
-    default:
-      return false;
-  }
+  constexpr Operation without_fast_form[] = {Operation::power, Operation::expm1, Operation::log1p};
+  constexpr Operation with_fast_form[] = {Operation::erf, Operation::softplus, Operation::sin, Operation::cos};
+  return std::ranges::count(without_fast_form, operation) > 0 ||
+         (accuracy == Accuracy::exact && std::ranges::count(with_fast_form, operation) > 0);
 }
 
 bool has_long_steps(const Program& program, Accuracy accuracy) {

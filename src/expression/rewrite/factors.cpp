@@ -27,15 +27,8 @@ bool is_moderate(double x) { return std::fabs(x) > 1e-3 && std::fabs(x) < 1e3; }
 
 bool is_possible(ValueFactor kind, double factor) {
   constexpr double most_in_fp16 = 4;  // two bits less of numbers below 6.1e-5
-  switch (kind) {
-    case ValueFactor::is_one:
-      break;
-    case ValueFactor::suits_fp16:
-      return std::fabs(factor) >= 1 && std::fabs(factor) <= most_in_fp16;
-    case ValueFactor::suits_bfloat16:
-      return is_moderate(factor);
-  }
-  return factor == 1;
+  if (kind == ValueFactor::suits_bfloat16) return is_moderate(factor);
+  return kind == ValueFactor::suits_fp16 ? std::fabs(factor) >= 1 && std::fabs(factor) <= most_in_fp16 : factor == 1;
 }
 
 /// Whether the constants of the node can absorb a factor without an additional instruction: c x, c0 + c1 y,

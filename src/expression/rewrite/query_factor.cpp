@@ -11,7 +11,7 @@ namespace gdpa::activation {
 namespace {
 
 /// How a step depends on the score s if h s is given: it does not read s (of_head), it reads s only through h s (zero),
-/// it is s times such a step (one), or other.
+/// it is s times such a step (one), or other. A larger one depends more on s.
 enum class StepDegree : std::uint8_t { of_head, zero, one, other };
 
 bool reads_others(const Program& program, const HeadInputs& head) {
@@ -80,24 +80,18 @@ class Steps {
 
   StepDegree degree_of(const Step& step) const {
     if (step.operation == Operation::score) return StepDegree::one;
-    const std::vector<std::uint16_t> operands = operands_of(step);
-    const auto are_all = [&](auto holds) {
-      return std::ranges::all_of(operands, [&](std::uint16_t operand) { return holds(degrees_[operand]); });
-    };
-    if (are_all([](StepDegree degree) { return degree == StepDegree::of_head; })) return StepDegree::of_head;
-    const auto is_one = [](StepDegree degree) { return degree == StepDegree::one; };
-    const auto is_power_0 = [](StepDegree degree) { return degree <= StepDegree::zero; };
-    if (are_all(is_power_0)) return StepDegree::zero;
+    std::vector<StepDegree> of_operands;
+    for (const std::uint16_t operand : operands_of(step)) of_operands.push_back(degrees_[operand]);
+    if (of_operands.empty()) return StepDegree::of_head;
+    const auto [least, most] = std::ranges::minmax(of_operands);
+    if (most <= StepDegree::zero) return most;
     switch (step.operation) {
       case Operation::negate:
-        return degrees_[step.a];
       case Operation::add:
       case Operation::subtract:
-        return are_all(is_one) ? StepDegree::one : StepDegree::other;
+        return least == most ? most : StepDegree::other;
       case Operation::multiply:
-        return is_power_0(degrees_[step.a])   ? degrees_[step.b]
-               : is_power_0(degrees_[step.b]) ? degrees_[step.a]
-                                              : StepDegree::other;
+        return least <= StepDegree::zero ? most : StepDegree::other;
       default:
         return StepDegree::other;
     }
