@@ -74,7 +74,7 @@ class Rewriting {
   NodeId choice(const Node& node) {
     const Node& test = tree_[node.a];
     const bool is_leaky = test.operation == Operation::less && tree_.is_number(test.a, 0) && test.b == node.b &&
-                          is_term(node.c) && tree_[node.c].b == node.b;
+                          tree_.is_term(node.c) && tree_[node.c].b == node.b;
     if (!is_leaky) return tree_.make(node);
     const double slope = tree_[tree_[node.c].a].number;
     return slope > 0 && slope <= 1 ? tree_.maximum(node.b, node.c) : tree_.make(node);
@@ -86,10 +86,10 @@ class Rewriting {
   NodeId erf(NodeId y) {
     constexpr double c0 = 1.1281433792392357, c1 = 0.10408118658876885, c2 = -0.0017864749185219169;
     constexpr double vertex = -c1 / (2 * c2), stop = 25;
-    const double scale = is_term(y) ? tree_[tree_[y].a].number : 1;
+    const double scale = tree_.is_term(y) ? tree_[tree_[y].a].number : 1;
     const bool is_moderate = std::fabs(scale) > 1e-3 && std::fabs(scale) < 1e3;  // its powers stay within fp32
     const double c = is_moderate ? scale : 1;
-    const NodeId z = is_moderate && is_term(y) ? tree_[y].b : y;
+    const NodeId z = is_moderate && tree_.is_term(y) ? tree_[y].b : y;
     const NodeId square = tree_.multiply(z, z);
     NodeId polynomial = 0;
     if (quartic_ == Quartic::from_vertex) {
@@ -107,7 +107,6 @@ class Rewriting {
   }
 
   NodeId scaled(double factor, NodeId x) { return activation::scaled(tree_, factor, x); }
-  bool is_term(NodeId id) const { return activation::is_term(tree_, id); }
 
   Tree& tree_;
   Quartic quartic_ = Quartic::by_powers;

@@ -299,7 +299,7 @@ LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
   std::uint16_t step = program.results[0];
   for (;;) {
     const Step& clamp = program.steps[step];
-    if (clamp.operation != Operation::minimum && clamp.operation != Operation::maximum) break;
+    if (!is_extremum(clamp.operation)) break;
     const bool has_bound_first = program.steps[clamp.a].is_number();
     if (!has_bound_first && !program.steps[clamp.b].is_number()) break;
     const std::uint16_t clamped = has_bound_first ? clamp.b : clamp.a;

@@ -31,7 +31,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
                                                 text));
     }
     const auto index = static_cast<std::uint16_t>(program.steps.size());
-    if (node.operation == Operation::minimum || node.operation == Operation::maximum) {
+    if (is_extremum(node.operation)) {
       const auto [position, is_new] =
           extrema.try_emplace({node.operation, std::min(step.a, step.b), std::max(step.a, step.b)}, index);
       step_of[id] = position->second;

@@ -133,6 +133,12 @@ constexpr bool is_comparison(Operation operation) {
   return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
 }
 
+constexpr bool is_sum(Operation operation) { return operation == Operation::add || operation == Operation::subtract; }
+
+constexpr bool is_extremum(Operation operation) {
+  return operation == Operation::minimum || operation == Operation::maximum;
+}
+
 /// Whether the operands of the operation may change places.
 constexpr bool commutes(Operation operation) {
   return operation == Operation::add || operation == Operation::multiply || operation == Operation::minimum ||

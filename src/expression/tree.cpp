@@ -53,8 +53,6 @@ bool Tree::is_number(NodeId id) const {
 
 bool Tree::is_bounded(NodeId id) const { return std::isfinite(ranges_[id].low) && std::isfinite(ranges_[id].high); }
 
-bool Tree::is_scaled(NodeId id) const { return nodes_[id].operation == Operation::multiply && is_number(nodes_[id].a); }
-
 bool Tree::is_number(NodeId id, double value) const { return is_number(id) && nodes_[id].number == value; }
 
 NodeId Tree::add(NodeId a, NodeId b) {
@@ -64,7 +62,7 @@ NodeId Tree::add(NodeId a, NodeId b) {
   if (nodes_[a].operation == Operation::negate) return subtract(b, nodes_[a].a);
   // x + c1 * y + c2 * y is x + (c1 + c2) * y, one step less, where the signs agree and infinities cannot cancel.
   if (nodes_[a].operation != Operation::add && nodes_[b].operation == Operation::add) std::swap(a, b);
-  if (is_scaled(b) && nodes_[a].operation == Operation::add && is_scaled(nodes_[a].b)) {
+  if (is_term(b) && nodes_[a].operation == Operation::add && is_term(nodes_[a].b)) {
     const NodeId first = nodes_[a].b;
     const double c1 = nodes_[nodes_[first].a].number, c2 = nodes_[nodes_[b].a].number;
     if (nodes_[first].b == nodes_[b].b && c1 * c2 > 0 && is_ordinary(c1 + c2)) {
@@ -90,12 +88,12 @@ NodeId Tree::negate(NodeId a) {
 }
 
 NodeId Tree::multiply(NodeId a, NodeId b) {
-  if (is_number(b) || (is_scaled(a) && !is_scaled(b))) std::swap(a, b);
+  if (is_number(b) || (is_term(a) && !is_term(b))) std::swap(a, b);
   if (is_number(a, 1)) return b;
   if (is_number(a, -1) && !is_number(b)) return negate(b);
   if (nodes_[b].operation == Operation::negate) return negate(multiply(a, nodes_[b].a));
   if (nodes_[a].operation == Operation::negate) return negate(multiply(nodes_[a].a, b));
-  if (is_scaled(b)) {
+  if (is_term(b)) {
     const NodeId factor = nodes_[b].a, rest = nodes_[b].b;
     const double product = nodes_[a].number * nodes_[factor].number;
     if (is_number(a) && is_ordinary(product)) return multiply(number(product), rest);
@@ -285,7 +283,7 @@ NodeId Tree::finish(NodeId root) {
 bool Tree::is_idle_gate(const Node& node) const {
   if (node.operation != Operation::select || !is_number(node.b, 0)) return false;
   const Node& test = nodes_[node.a];
-  const Node& inside = nodes_[is_scaled(node.c) ? nodes_[node.c].b : node.c];
+  const Node& inside = nodes_[without_factor(node.c)];
   if (test.operation == Operation::less_equal) {
     return inside.operation == Operation::maximum && inside.a == test.a && inside.b == test.b && is_number(test.b, 0);
   }

@@ -91,6 +91,13 @@ class Tree {
   bool is_number(NodeId id) const;
   bool is_number(NodeId id, double value) const;
   bool is_bounded(NodeId id) const;
+
+  /// Whether the node is a term: a number times a node; and these two, which are 1 and the node itself for another
+  /// node.
+  bool is_term(NodeId id) const { return nodes_[id].operation == Operation::multiply && is_number(nodes_[id].a); }
+  double factor_of(NodeId id) const { return is_term(id) ? nodes_[nodes_[id].a].number : 1; }
+  NodeId without_factor(NodeId id) const { return is_term(id) ? nodes_[id].b : id; }
+
   Range range(NodeId id) const { return ranges_[id]; }
 
   /// Returns the nodes of the expressions, each after its operands.
@@ -137,7 +144,6 @@ class Tree {
   NodeId integer_power(NodeId base, int exponent);
   NodeId expanded_power(NodeId base, NodeId exponent);
   bool is_idle_gate(const Node& node) const;
-  bool is_scaled(NodeId id) const;  // a constant times a node
   Range range_of(const Node& node) const;
 
   /// The number as its bits, which tell -0 from +0.

@@ -35,10 +35,10 @@ bool is_possible(ValueFactor kind, double factor) {
 /// y (c0 + c1 z) and so on.
 bool takes_factor(const Tree& tree, NodeId id) {
   const Node& node = tree[id];
-  if (is_term(tree, id)) return true;
+  if (tree.is_term(id)) return true;
   if (node.operation == Operation::negate) return takes_factor(tree, node.a);
   if (node.operation == Operation::multiply) return takes_factor(tree, node.a) || takes_factor(tree, node.b);
-  if (node.operation != Operation::add && node.operation != Operation::subtract) return false;
+  if (!is_sum(node.operation)) return false;
   if (tree.is_number(node.a) || tree.is_number(node.b)) return true;
   return takes_factor(tree, node.a) && takes_factor(tree, node.b);
 }
@@ -120,12 +120,12 @@ class Factoring {
     const Node& node = to_[id];
     if (to_.is_number(id)) {
       all.number += factor * node.number;
-    } else if (node.operation == Operation::add || node.operation == Operation::subtract) {
+    } else if (is_sum(node.operation)) {
       add_to(all, factor, node.a);
       add_to(all, node.operation == Operation::add ? factor : -factor, node.b);
     } else if (node.operation == Operation::negate) {
       add_to(all, -factor, node.a);
-    } else if (is_term(to_, id)) {
+    } else if (to_.is_term(id)) {
       all.terms.push_back({factor * to_[node.a].number, node.b});
     } else {
       all.terms.push_back({factor, id});
@@ -165,20 +165,19 @@ class Factoring {
   /// Whether the node is c0 + x.
   bool is_number_and_more(NodeId id) const {
     const Node& node = to_[id];
-    const bool is_sum = node.operation == Operation::add || node.operation == Operation::subtract;
-    return is_sum && to_.is_number(node.a);
+    return is_sum(node.operation) && to_.is_number(node.a);
   }
 
   /// factor * x for a node that takes it: factor * (c0 + c x) is factor c0 + factor c * x.
   NodeId times_head(NodeId factor, NodeId id) {
     const Node node = to_[id];
     if (to_.is_number(id)) return scaled(to_, node.number, factor);
-    if (is_term(to_, id)) return to_.multiply(scaled(to_, to_[node.a].number, factor), node.b);
+    if (to_.is_term(id)) return to_.multiply(scaled(to_, to_[node.a].number, factor), node.b);
     if (node.operation == Operation::multiply) {
       return takes_factor(to_, node.b) ? to_.multiply(node.a, times_head(factor, node.b))
                                        : to_.multiply(times_head(factor, node.a), node.b);
     }
-    if (node.operation == Operation::add || node.operation == Operation::subtract) {
+    if (is_sum(node.operation)) {
       return to_.make(node.operation, times_head(factor, node.a), times_head(factor, node.b));
     }
     return to_.multiply(factor, id);
@@ -277,7 +276,7 @@ class Factoring {
     if (!is_more && !is_one_and_less(b)) return {1, to_.multiply(a, b)};
     // y (c + c t) = c (y + y t): one instruction.
     const Node sum = to_[b];
-    const NodeId product = to_.multiply(a, is_term(to_, sum.b) ? to_[sum.b].b : sum.b);
+    const NodeId product = to_.multiply(a, to_.without_factor(sum.b));
     return {to_[sum.a].number, is_more ? to_.add(a, product) : to_.subtract(a, product)};
   }
 
@@ -321,14 +320,14 @@ class Factoring {
     const Node& node = to_[id];
     if (node.operation != Operation::add || !to_.is_number(node.a)) return false;
     const double number = to_[node.a].number;
-    return is_about(is_term(to_, node.b) ? to_[to_[node.b].a].number : 1, number);
+    return is_about(to_.factor_of(node.b), number);
   }
 
   /// Whether the node is c - c t, if the rules use this form.
   bool is_one_and_less(NodeId id) const {
     if (!rules_.subtracts || !is_number_and_more(id)) return false;
     const Node& node = to_[id];
-    const double number = is_term(to_, node.b) ? to_[to_[node.b].a].number : 1;
+    const double number = to_.factor_of(node.b);
     return is_about(node.operation == Operation::subtract ? number : -number, to_[node.a].number);
   }
 
@@ -486,25 +485,11 @@ std::vector<int> powers_of_score(const Tree& tree) {
   std::vector<int> powers(tree.size());
   for (NodeId id = 0; id < tree.size(); ++id) {
     const Node& node = tree[id];
-    switch (node.operation) {
-      case Operation::score:
-        powers[id] = 1;
-        break;
-      case Operation::negate:
-        powers[id] = powers[node.a];
-        break;
-      case Operation::multiply:
-        powers[id] = std::min(highest, powers[node.a] + powers[node.b]);
-        break;
-      case Operation::add:
-      case Operation::subtract:
-      case Operation::minimum:
-      case Operation::maximum:
-        powers[id] = std::max(powers[node.a], powers[node.b]);
-        break;
-      default:
-        break;
-    }
+    const int a = powers[node.a], b = powers[node.b];
+    if (node.operation == Operation::score) powers[id] = 1;
+    if (node.operation == Operation::negate) powers[id] = a;
+    if (node.operation == Operation::multiply) powers[id] = std::min(highest, a + b);
+    if (is_sum(node.operation) || is_extremum(node.operation)) powers[id] = std::max(a, b);
   }
   return powers;
 }
@@ -521,14 +506,14 @@ void add_candidates(std::set<double>& factors, const Tree& tree, const std::vect
   for (const NodeId id : tree.nodes_of(roots)) {
     if (factors.size() >= most) break;
     const Node& node = tree[id];
-    if (is_term(tree, id) && powers[node.b] > 0) {
+    if (tree.is_term(id) && powers[node.b] > 0) {
       const double number = tree[node.a].number;
       take_root(number, powers[node.b]);
       take_root(number, powers[node.b] + 1);
       if (node.b == tree.score()) take_root(number / 2, 1);
     }
     if (node.operation == Operation::add && tree.is_number(node.a) && powers[node.b] > 0) {
-      const double number = is_term(tree, node.b) ? tree[tree[node.b].a].number : 1;
+      const double number = tree.factor_of(node.b);
       take_root(number / tree[node.a].number, powers[node.b]);
     }
   }
@@ -536,23 +521,19 @@ void add_candidates(std::set<double>& factors, const Tree& tree, const std::vect
 
 }  // namespace
 
-bool is_term(const Tree& tree, NodeId id) {
-  return tree[id].operation == Operation::multiply && tree.is_number(tree[id].a);
-}
-
 NodeId scaled(Tree& tree, double factor, NodeId x) {
   const Node node = tree[x];
   if (node.operation == Operation::negate) return scaled(tree, -factor, node.a);
-  if (node.operation == Operation::multiply && node.a == node.b && is_term(tree, node.a)) {
+  if (node.operation == Operation::multiply && node.a == node.b && tree.is_term(node.a)) {
     const Node root = tree[node.a];
     const double c = tree[root.a].number;
     return tree.multiply(tree.number(whole_if_about(factor * c * c)), tree.multiply(root.b, root.b));
   }
-  if (is_term(tree, x) && is_about(std::fabs(factor * tree[node.a].number), 1)) {
+  if (tree.is_term(x) && is_about(std::fabs(factor * tree[node.a].number), 1)) {
     return factor * tree[node.a].number > 0 ? node.b : tree.negate(node.b);
   }
-  if (!takes_factor(tree, x) || is_term(tree, x)) return tree.multiply(tree.number(factor), x);
-  if (node.operation == Operation::add || node.operation == Operation::subtract) {
+  if (!takes_factor(tree, x) || tree.is_term(x)) return tree.multiply(tree.number(factor), x);
+  if (is_sum(node.operation)) {
     return tree.make(node.operation, scaled(tree, factor, node.a), scaled(tree, factor, node.b));
   }
   return takes_factor(tree, node.b) ? tree.multiply(node.a, scaled(tree, factor, node.b))

@@ -57,7 +57,4 @@ FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, Value
 /// Returns factor * x. Existing constant factors of x absorb the factor: -x, c x, (c x)^2, c0 + c1 y, y (c0 + c1 z).
 NodeId scaled(Tree& tree, double factor, NodeId x);
 
-/// A number times a node.
-bool is_term(const Tree& tree, NodeId id);
-
 }  // namespace gdpa::activation

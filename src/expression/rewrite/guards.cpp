@@ -16,9 +16,7 @@ namespace {
 /// One side of a guard of the score: max(s, number) or min(s, number).
 using Bound = std::pair<Operation, double>;
 
-bool is_guard(const Node& node) {
-  return (node.operation == Operation::minimum || node.operation == Operation::maximum) && node.edge == Edge::through;
-}
+bool is_guard(const Node& node) { return is_extremum(node.operation) && node.edge == Edge::through; }
 
 /// Returns whether the node is the score or a guard of the score. A guard of such a node changes scores beyond its
 /// bound only.

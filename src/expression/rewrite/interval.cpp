@@ -317,7 +317,7 @@ class Enclosing {
     if (step.operation == Operation::constant) return Interval<Real>::point(static_cast<Real>(step.number));
     // A statement about a function holds for all numbers that a call may pass.
     if (step.operation == Operation::input) return Interval<Real>::whole();
-    if ((step.operation == Operation::add || step.operation == Operation::subtract) && cancels(step)) {
+    if (is_sum(step.operation) && cancels(step)) {
       const Interval<Real>& x = values_[step.a];
       return {0, 0, x.may_be_nan || std::isinf(x.low) || std::isinf(x.high)};
     }

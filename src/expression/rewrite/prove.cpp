@@ -91,7 +91,7 @@ class Equality {
 
   std::uint16_t representative(std::uint16_t index) const {
     const Step& step = program_.steps[index];
-    if (step.operation != Operation::minimum && step.operation != Operation::maximum) return index;
+    if (!is_extremum(step.operation)) return index;
     const Interval<Real>&a = ranges_[step.a], &b = ranges_[step.b];
     if (a.may_be_nan || b.may_be_nan) return index;
     const bool is_minimum = step.operation == Operation::minimum;

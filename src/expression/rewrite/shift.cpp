@@ -13,14 +13,14 @@ namespace {
 std::optional<NodeId> added_to_score(Tree& tree, NodeId id) {
   if (id == tree.score()) return tree.number(0);
   const Node node = tree[id];
-  if (node.operation != Operation::add && node.operation != Operation::subtract) return std::nullopt;
-  const bool is_sum = node.operation == Operation::add;
+  if (!is_sum(node.operation)) return std::nullopt;
+  const bool adds = node.operation == Operation::add;
   if (!tree.reads_score(node.b)) {
     const std::optional<NodeId> rest = added_to_score(tree, node.a);
     if (!rest) return std::nullopt;
-    return is_sum ? tree.add(*rest, node.b) : tree.subtract(*rest, node.b);
+    return adds ? tree.add(*rest, node.b) : tree.subtract(*rest, node.b);
   }
-  if (!is_sum || tree.reads_score(node.a)) return std::nullopt;
+  if (!adds || tree.reads_score(node.a)) return std::nullopt;
   const std::optional<NodeId> rest = added_to_score(tree, node.b);
   return rest ? std::optional(tree.add(node.a, *rest)) : std::nullopt;
 }
