@@ -238,33 +238,19 @@ ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs, bool
 
 /// Returns the factor of an input if the program is a sum of a constant times this input and of other inputs.
 std::optional<double> factor_in(const Program& program, std::size_t input) {
-  std::vector<std::optional<double>> factors;  // of each step; 0 if it does not depend on the input
-  for (const Step& step : program.steps) {
-    const std::optional<double> none;
-    const auto of = [&](std::uint16_t operand) { return factors[operand]; };
-    const auto times = [&](std::uint16_t number, std::uint16_t x) -> std::optional<double> {
-      return program.steps[number].is_number() && of(x) ? std::optional(program.steps[number].number * *of(x)) : none;
-    };
-    const bool depends =
-        std::ranges::any_of(operands_of(step), [&](std::uint16_t operand) { return of(operand) != 0.0; });
-    if (step.is_input()) {
-      factors.emplace_back(step.input() == input ? 1.0 : 0.0);
-    } else if (!depends) {
-      factors.emplace_back(0.0);
-    } else if (step.operation == Operation::negate && of(step.a)) {
-      factors.emplace_back(-*of(step.a));
-    } else if (step.operation == Operation::add && of(step.a) && of(step.b)) {
-      factors.emplace_back(*of(step.a) + *of(step.b));
-    } else if (step.operation == Operation::subtract && of(step.a) && of(step.b)) {
-      factors.emplace_back(*of(step.a) - *of(step.b));
-    } else if (step.operation == Operation::multiply) {
-      const std::optional<double> left = times(step.a, step.b);
-      factors.push_back(left ? left : times(step.b, step.a));
-    } else {
-      factors.push_back(none);
-    }
-  }
-  return factors[program.results[0]];
+  using Factor = std::optional<double>;  // of a step; 0 if it does not depend on the input
+  const auto leaf = [&](const Step& step) -> Factor { return step.is_input() && step.input() == input ? 1.0 : 0.0; };
+  const auto rule = [&](const Step& step, const Factor& a, const Factor& b, const Factor& c) -> Factor {
+    const int operands = operand_count(step.operation);
+    if (a == 0.0 && (operands < 2 || b == 0.0) && (operands < 3 || c == 0.0)) return 0.0;
+    const Step &left = program.steps[step.a], &right = program.steps[step.b];
+    if (step.operation == Operation::negate && a) return -*a;
+    if (is_sum(step.operation) && a && b) return step.operation == Operation::add ? *a + *b : *a - *b;
+    if (step.operation == Operation::multiply && left.is_number() && b) return left.number * *b;
+    if (step.operation == Operation::multiply && right.is_number() && a) return right.number * *a;
+    return std::nullopt;
+  };
+  return values_of(program, leaf, rule)[program.results[0]];
 }
 
 }  // namespace
