@@ -86,56 +86,29 @@ class WordsPrinter {
   }
 
   Type type_of(const Step& step) const {
-    switch (step.operation) {
-      case Operation::constant: {
-        const bool is_whole = step.number == std::floor(step.number) && std::fabs(step.number) < 0x1p62;
-        return !is_whole ? Type::float32 : std::fabs(step.number) < 0x1p31 ? Type::int32 : Type::int64;
-      }
-      case Operation::input:
-        return type_of_input(input_of(step));
-      case Operation::add:
-      case Operation::subtract:
-      case Operation::multiply:
-      case Operation::floor_divide:
-      case Operation::minimum:
-      case Operation::maximum:
-        return std::max(step_types_[step.a], step_types_[step.b]);
-      case Operation::negate:
-      case Operation::absolute:
-      case Operation::sign:
-        return step_types_[step.a];
-      case Operation::floor:
-        return at(step.a).operation == Operation::log2 ? Type::int32 : step_types_[step.a];
-      case Operation::less:
-      case Operation::less_equal:
-      case Operation::equal:
-        return Type::int32;
-      case Operation::select:
-        return std::max(step_types_[step.b], step_types_[step.c]);
-      default:
-        return Type::float32;
+    const Operation operation = step.operation;
+    if (step.is_number()) {
+      const bool is_whole = step.number == std::floor(step.number) && std::fabs(step.number) < 0x1p62;
+      return !is_whole ? Type::float32 : std::fabs(step.number) < 0x1p31 ? Type::int32 : Type::int64;
     }
+    if (step.is_input()) return type_of_input(input_of(step));
+    if (is_comparison(operation)) return Type::int32;
+    if (operation == Operation::select) return std::max(step_types_[step.b], step_types_[step.c]);
+    if (operation == Operation::floor && at(step.a).operation == Operation::log2) return Type::int32;
+    if (operation >= Operation::negate && operation <= Operation::floor) return step_types_[step.a];
+    const bool keeps_integers = is_sum(operation) || is_extremum(operation) || operation == Operation::multiply ||
+                                operation == Operation::floor_divide;
+    return keeps_integers ? std::max(step_types_[step.a], step_types_[step.b]) : Type::float32;
   }
 
   static bool is_small(const Step& step) { return step.is_number() && std::fabs(step.number) < most_small_constant; }
 
   /// Whether a step has only sums of positions, lengths and small constants.
   bool step_is_tame(const Step& step) const {
-    switch (step.operation) {
-      case Operation::constant:
-        return is_small(step);
-      case Operation::input:
-        return input_of(step).kind == Input::Kind::index;
-      case Operation::add:
-      case Operation::subtract:
-      case Operation::minimum:
-      case Operation::maximum:
-        return is_tame_[step.a] && is_tame_[step.b];
-      case Operation::negate:
-        return is_tame_[step.a];
-      default:
-        return false;
-    }
+    if (step.is_number()) return is_small(step);
+    if (step.is_input()) return input_of(step).kind == Input::Kind::index;
+    if (step.operation == Operation::negate) return is_tame_[step.a];
+    return (is_sum(step.operation) || is_extremum(step.operation)) && is_tame_[step.a] && is_tame_[step.b];
   }
 
   // --- bounds --------------------------------------------------------------------------------------------------------

@@ -142,29 +142,15 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
 /// Whether the node is an integer for all integers that its inputs may be. The dtype of a tensor is not known here.
 bool is_integer(const Tree& tree, NodeId id) {
   const Node& node = tree[id];
-  switch (node.operation) {
-    case Operation::constant:
-      return node.number == std::floor(node.number);
-    case Operation::input:
-      return tree.input_of(node).kind != Input::Kind::number;
-    case Operation::floor:
-    case Operation::floor_divide:
-    case Operation::sign:
-      return true;
-    case Operation::negate:
-    case Operation::absolute:
-      return is_integer(tree, node.a);
-    case Operation::add:
-    case Operation::subtract:
-    case Operation::multiply:
-    case Operation::minimum:
-    case Operation::maximum:
-      return is_integer(tree, node.a) && is_integer(tree, node.b);
-    case Operation::select:
-      return is_integer(tree, node.b) && is_integer(tree, node.c);
-    default:
-      return false;
-  }
+  const Operation operation = node.operation;
+  const auto is = [&](NodeId operand) { return is_integer(tree, operand); };
+  if (operation == Operation::constant) return node.number == std::floor(node.number);
+  if (operation == Operation::input) return tree.input_of(node).kind != Input::Kind::number;
+  if (operation == Operation::floor || operation == Operation::floor_divide || operation == Operation::sign)
+    return true;
+  if (operation == Operation::negate || operation == Operation::absolute) return is(node.a);
+  if (operation == Operation::select) return is(node.b) && is(node.c);
+  return (is_sum(operation) || is_extremum(operation) || operation == Operation::multiply) && is(node.a) && is(node.b);
 }
 
 /// Refuses a function that is not finite where it chooses -inf by positions and tensors. FlexAttention masks a score

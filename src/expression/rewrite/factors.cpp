@@ -458,22 +458,11 @@ int cost_of(const Program& program, const HeadInputs& head) {
   int cost = 0;
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    if (are_of_head[i]) continue;
-    switch (step.operation) {
-      case Operation::constant:
-      case Operation::score:
-      case Operation::input:
-      case Operation::negate:
-        break;
-      case Operation::add:
-      case Operation::subtract:
-        cost += joins(step.a) || joins(step.b) ? 0 : 1;  // the product's instruction
-        break;
-      case Operation::multiply:
-        cost += 1;
-        break;
-      default:
-        cost += is_exact(step.operation) ? 1 : 4;
+    if (are_of_head[i] || operand_count(step.operation) == 0 || step.operation == Operation::negate) continue;
+    if (is_sum(step.operation)) {
+      cost += joins(step.a) || joins(step.b) ? 0 : 1;  // the product's instruction
+    } else {
+      cost += step.operation == Operation::multiply || is_exact(step.operation) ? 1 : 4;
     }
   }
   return cost;

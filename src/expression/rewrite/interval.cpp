@@ -382,18 +382,10 @@ bool is_rounded_alike(const Step& step, const Program& program) {
   const auto is_product = [&](std::uint16_t operand) {
     return program.steps[operand].operation == Operation::multiply;
   };
-  switch (step.operation) {
-    case Operation::add:
-    case Operation::subtract:
-      return !is_product(step.a) && !is_product(step.b);
-    case Operation::multiply:
-    case Operation::divide:
-    case Operation::floor_divide:
-    case Operation::sqrt:
-      return true;
-    default:
-      return is_exact(step.operation);
-  }
+  if (is_sum(step.operation)) return !is_product(step.a) && !is_product(step.b);
+  constexpr Operation rounded_to_nearest[] = {Operation::multiply, Operation::divide, Operation::floor_divide,
+                                              Operation::sqrt};
+  return is_exact(step.operation) || std::ranges::count(rounded_to_nearest, step.operation) > 0;
 }
 
 }  // namespace
