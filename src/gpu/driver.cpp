@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 
 #include "gdpa/error.h"
 

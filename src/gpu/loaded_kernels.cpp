@@ -21,7 +21,7 @@
 
 #include "definition/environment.h"
 #include "gdpa/error.h"
-#include "gpu/kernel.h"
+#include "gpu/target.h"
 #include "jit/cubin.h"
 #include "jit/images.h"
 

@@ -12,12 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "gdpa/activation.h"
 #include "gdpa/compile.h"
 #include "gpu/driver.h"
 #include "gpu/kernel.h"
 #include "gpu/launch.h"
-#include "gpu/target.h"
 
 namespace gdpa::gpu {
 

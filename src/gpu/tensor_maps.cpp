@@ -5,7 +5,6 @@
 #include <string>
 
 #include "gdpa/error.h"
-#include "gpu/call.h"
 #include "gpu/driver.h"
 
 namespace gdpa::gpu {
@@ -111,9 +110,8 @@ bool has_tensor_maps(const Problem& problem, const Params& params) {
                              [&](auto operand) { return operand_of(problem, params, operand).can_be_mapped(); });
 }
 
-pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Operand Params::*operand,
-                                    int box_rows, int box_columns) {
-  const Mapped mapped = operand_of(problem, params, operand);
+pipeline::MappedOperand map_operand(const BoundCall& call, Operand Params::*operand, int box_rows, int box_columns) {
+  const Mapped mapped = operand_of(call.problem, call.common.params, operand);
   if (mapped.operand.data == nullptr) return {};  // an operand without rows, which no tile reads or writes
   constexpr int64_t any_stride = 16;              // if the dimension has one coordinate only
   const auto stride = [&](int64_t elements, int64_t count) {
@@ -134,7 +132,7 @@ pipeline::MappedOperand map_operand(const Problem& problem, const Params& params
   const std::uint32_t every[] = {1, 1, 1, 1};
   pipeline::MappedOperand result{};
   const int swizzle = box_columns == pipeline::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
-  check(Driver::get().encode_tensor_map(&result.map, type_of_elements(problem.dtype), 4,
+  check(Driver::get().encode_tensor_map(&result.map, type_of_elements(call.problem.dtype), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,
                                         no_interleave, swizzle, promotion_256_bytes, fill_with_zeros),
         "encoding a tensor map");

@@ -2,8 +2,7 @@
 // contents.
 #pragma once
 
-#include "definition/params.h"
-#include "definition/problem.h"
+#include "gpu/call.h"
 #include "pipeline/arguments.cuh"
 
 namespace gdpa::gpu {
@@ -13,7 +12,7 @@ bool has_tensor_maps(const Problem& problem, const Params& params);
 
 /// Returns the tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws
 /// Error (runtime) if the driver is too old for tensor maps.
-pipeline::MappedOperand map_operand(const Problem& problem, const Params& params, Operand Params::*operand,
-                                    int box_rows, int box_columns = pipeline::box_columns);
+pipeline::MappedOperand map_operand(const BoundCall& call, Operand Params::*operand, int box_rows,
+                                    int box_columns = pipeline::box_columns);
 
 }  // namespace gdpa::gpu

@@ -51,18 +51,14 @@ constexpr LayoutName mapped_packed_layout = {"PackedLayout", "pipeline/packed_la
 inline pipeline::QueryMajorArguments query_major_arguments(const BoundCall& call, int key_rows,
                                                            const pipeline::TileDistribution& tiles,
                                                            Operand Params::*output) {
-  const Params& params = call.common.params;
-  const auto map = [&](Operand Params::*operand, int box_rows) {
-    return map_operand(call.problem, params, operand, box_rows);
-  };
   pipeline::QueryMajorArguments arguments{};
   arguments.common = call.common;
-  arguments.scale = static_cast<float>(params.scale);
+  arguments.scale = static_cast<float>(call.params.scale);
   arguments.tiles = tiles;
-  arguments.query = map(&Params::query, hopper::warpgroup_rows);
-  arguments.key = map(&Params::key, key_rows);
-  arguments.value = map(&Params::value, key_rows);
-  arguments.output = map(output, hopper::warpgroup_rows);
+  arguments.query = map_operand(call, &Params::query, hopper::warpgroup_rows);
+  arguments.key = map_operand(call, &Params::key, key_rows);
+  arguments.value = map_operand(call, &Params::value, key_rows);
+  arguments.output = map_operand(call, output, hopper::warpgroup_rows);
   return arguments;
 }
 

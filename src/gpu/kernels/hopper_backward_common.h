@@ -35,26 +35,21 @@ struct HopperBackwardPlan : hopper::BackwardNumbers {
 /// The arguments of all four kernels, which have the same tiles.
 inline hopper::BackwardArguments backward_arguments(const BoundCall& call, const AttentionKernel& tiles,
                                                     const HopperBackwardPlan& plan) {
-  const Params& params = call.common.params;
-  const auto map = [&](Operand Params::*operand, int box_rows, int box_columns = pipeline::box_columns) {
-    return map_operand(call.problem, params, operand, box_rows, box_columns);
-  };
   hopper::BackwardArguments arguments{};
   static_cast<hopper::BackwardNumbers&>(arguments) = plan;
   arguments.common = call.common;
-  arguments.scale = static_cast<float>(params.scale);
-  arguments.query = map(&Params::query, tiles.tile_queries);
-  arguments.key = map(&Params::key, tiles.tile_keys);
-  arguments.value = map(&Params::value, tiles.tile_keys);
-  arguments.grad_output = map(&Params::grad_output, tiles.tile_queries);
-  arguments.grad_query =
-      map(&Params::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim));
+  const int grad_query_columns = hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim);
+  arguments.scale = static_cast<float>(call.params.scale);
+  arguments.query = map_operand(call, &Params::query, tiles.tile_queries);
+  arguments.key = map_operand(call, &Params::key, tiles.tile_keys);
+  arguments.value = map_operand(call, &Params::value, tiles.tile_keys);
+  arguments.grad_output = map_operand(call, &Params::grad_output, tiles.tile_queries);
+  arguments.grad_query = map_operand(call, &Params::grad_query, hopper::warpgroup_rows, grad_query_columns);
   if (tiles.epilogue == Epilogue::addend) {
-    arguments.addend = map(&Params::grad_output, hopper::warpgroup_rows,
-                           hopper::grad_query_columns(tiles.tile_queries, tiles.head_dim));
+    arguments.addend = map_operand(call, &Params::grad_output, hopper::warpgroup_rows, grad_query_columns);
   }
-  arguments.grad_key = map(&Params::grad_key, hopper::warpgroup_rows);
-  arguments.grad_value = map(&Params::grad_value, hopper::warpgroup_rows);
+  arguments.grad_key = map_operand(call, &Params::grad_key, hopper::warpgroup_rows);
+  arguments.grad_value = map_operand(call, &Params::grad_value, hopper::warpgroup_rows);
   arguments.slots_taken = call.at<unsigned>(plan.slot_counter);
   arguments.non_finite = arguments.slots_taken + 1;
   arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
