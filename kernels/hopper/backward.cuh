@@ -4,7 +4,7 @@
 // stream past in tiles of 64, or of 128 if dK and dV leave registers for their scores. The warps of a CTA have these
 // roles:
 //
-//     tile scheduler    1 warp          takes key tiles and puts them into a queue (key_schedule.cuh)
+//     tile scheduler    1 warp          takes key tiles and puts them into a queue (key_major.cuh)
 //     producer thread   1, in 1 warp    TMA loads: K and V of each key tile, Q and dO of its query tiles into `stages`
 //                                       stages each
 //     store thread      1, in 1 warp    TMA stores: dQ of each query tile (grad_query_accumulators.cuh), dK and dV of

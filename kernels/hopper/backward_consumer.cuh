@@ -16,8 +16,9 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
   using Base::arguments, Base::grad_key, Base::grad_query, Base::ds, Base::grad_value, Base::dp, Base::issue_grad_key,
       Base::issue_grad_query, Base::issue_grad_value, Base::issue_dp, Base::issue_scores, Base::leads,
       Base::part_queries, Base::part_steps, Base::parts, Base::shared, Base::scores, Base::stage_grad_query,
-      Base::store_grad_keys, Base::tile_of, Base::ping_pong_arrive, Base::ping_pong_wait, Base::warpgroup, Base::p;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
+      Base::store_grad_keys, Base::tile_of, Base::warpgroup, Base::p;
+  using typename Base::Activation, typename Base::Element, typename Base::PingPong, typename Base::Shared,
+      typename Base::Tile;
 
   /// The head of a step, and the position of its query tile.
   __device__ __forceinline__ int head_of(int number) const { return read_of_step(shared, number, &Step::head); }
@@ -291,7 +292,7 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
 
   /// Issues dV and dK of a step, and dQ of the previous step `last`, if any. Waits for dV and dK.
   __device__ __forceinline__ void issue_gradients(const Step& now, const Step& last, int step) {
-    ping_pong_wait();
+    PingPong::wait(warpgroup);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
       if constexpr (Gradients::are_of_numbers) {
@@ -347,7 +348,7 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
+    if (warpgroup == 1) PingPong::arrive(warpgroup);  // warpgroup 0 issues first
     gradients.clear();
     Step now = broadcast(wait_for_step(shared, 0));
     int step = 0;
@@ -358,7 +359,7 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
         issue_gradients(now, last, step);
         const Step next_of_lane_0 = wait_for_step(shared, step + 1);
         issue_next_scores(now, next_of_lane_0, step + 1);
-        ping_pong_arrive();
+        PingPong::arrive(warpgroup);
         const Step next = broadcast(next_of_lane_0);
         publish_ds(step);
         prefetch_bias(next, step + 1);
@@ -377,7 +378,7 @@ struct BackwardConsumer : BackwardWarpgroup<Config> {
       }
       if (now.is(Step::exists)) {
         issue_gradients(now, last, step);
-        ping_pong_arrive();
+        PingPong::arrive(warpgroup);
         publish_ds(step);
         warpgroup_wait<0>();
         if (last.is(Step::exists)) end(last, step - 1);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "hopper/backward_storage.cuh"
-#include "hopper/key_gradients.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/second_pass.cuh"
 
@@ -23,7 +22,7 @@ struct BackwardWarpgroup {
   static constexpr int query_steps = parts * part_steps;  ///< of P^T dO and dS^T Q
   static constexpr int columns = output_columns(Config::head_dim);
   static constexpr int columns_v = output_columns(Config::head_dim_v);
-  static constexpr int ping_pong_barrier = 1;  ///< the first of two named barriers, one for each consumer
+  using PingPong = pipeline::PingPong<Shared::key_warpgroups, 1>;  ///< of consumers with keys
 
   const BackwardArguments& arguments;
   const Shared& shared;
@@ -38,16 +37,6 @@ struct BackwardWarpgroup {
   float grad_value[columns_v / 2];
 
   __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
-
-  // Ping-pong order: two consumers with keys issue their products in alternation.
-  __device__ __forceinline__ void ping_pong_wait() const {
-    if (Shared::key_warpgroups > 1)
-      named_barrier_sync(ping_pong_barrier + warpgroup, Shared::key_warpgroups * warpgroup_threads);
-  }
-  __device__ __forceinline__ void ping_pong_arrive() const {
-    if (Shared::key_warpgroups > 1)
-      named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), Shared::key_warpgroups * warpgroup_threads);
-  }
 
   __device__ __forceinline__ void issue_scores(int number, int step, int part) {
     issue_group([&] {

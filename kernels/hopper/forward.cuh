@@ -80,8 +80,8 @@ struct ForwardProducts {
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
-  // Named barriers: one for the threads of each warpgroup, and one for the ping-pong order of each warpgroup.
-  static constexpr int own_barrier = 1, ping_pong_barrier = own_barrier + Shared::warpgroups;
+  static constexpr int own_barrier = 1;                     ///< a named barrier for the threads of each warpgroup
+  using PingPong = pipeline::PingPong<Shared::warpgroups, own_barrier + Shared::warpgroups>;
 
   const ForwardArguments& arguments;
   const Shared& shared;
@@ -154,8 +154,9 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
   using Base = ForwardEpilogue<Config, ForwardProducts<Config>>;
   using Base::arguments, Base::begin_with_query, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
       Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
-      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
+      Base::store_from_registers, Base::store_through_query, Base::warpgroup, Base::p;
+  using typename Base::Activation, typename Base::Element, typename Base::PingPong, typename Base::Shared,
+      typename Base::Tile;
   static constexpr bool has_addend = Config::Epilogue::has_addend;
   static constexpr bool has_int_flag = Config::bias_tile != BiasTile::none || (has_addend && Config::head_dim > 64);
   using Iterator = KeyTileIterator<Config, typename LoopFlag<has_int_flag>::Type>;
@@ -171,16 +172,6 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
-
-  // Ping-pong order: two consumers issue their products in alternation.
-  __device__ __forceinline__ void ping_pong_wait() const {
-    if (Shared::warpgroups > 1)
-      named_barrier_sync(ping_pong_barrier + warpgroup, Shared::warpgroups * warpgroup_threads);
-  }
-  __device__ __forceinline__ void ping_pong_arrive() const {
-    if (Shared::warpgroups > 1)
-      named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), Shared::warpgroups * warpgroup_threads);
-  }
 
   /// The first element of S of this thread, in the rows of a key tile: its query, and its key in the sequence.
   __device__ __forceinline__ int first_query_of(const Tile& tile) const {
@@ -314,7 +305,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
     const typename Shared::TileQueue queue = shared.tiles();
     Iterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
     if (now.key_tiles == 0) return;
-    if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
+    if (warpgroup == 1) PingPong::arrive(warpgroup);  // warpgroup 0 issues first
 
     begin_inputs(queue[0], 0);
     load_query(0);
@@ -348,11 +339,11 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
         if (has_stored) release_query(now.number);
         load_query(next.number);
       }
-      ping_pong_wait();
+      PingPong::wait(warpgroup);
       issue_scores(next.number, next.state.stage);
       shared.value_pipeline().consumer_wait(now.state);
       issue_output(now.state.stage, adds_to_output(now));
-      ping_pong_arrive();
+      PingPong::arrive(warpgroup);
       // The look-up happens here, where the warps wait for S anyway.
       const Iterator after = next.after(queue);
       if (has_stored && !ends) release_query(now.number);
@@ -385,7 +376,7 @@ struct ForwardConsumer : ForwardEpilogue<Config, ForwardProducts<Config>> {
     }
     begin_output(now);
     // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
-    if (warpgroup == 0) ping_pong_wait();
+    if (warpgroup == 0) PingPong::wait(warpgroup);
     shared.value_pipeline().consumer_wait(now.state);
     issue_output(now.state.stage, adds_to_output(now));
     warpgroup_wait<0>();

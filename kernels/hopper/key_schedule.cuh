@@ -11,7 +11,6 @@
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/head_groups.cuh"
-#include "hopper/key_gradients.cuh"
 #include "hopper/key_tile.cuh"
 #include "hopper/rows.cuh"
 #include "pipeline/dependent_launch.cuh"
@@ -151,6 +150,24 @@ __device__ Segments find_segments(const BackwardArguments& arguments, const Work
   return {static_cast<int>(first), count};
 }
 
+/// The queries that attend to the keys of `work`: the queries of its batch entry, or none if several entries have these
+/// keys. With broadcast K/V, a split of all queries as one sequence. Splits have equal lengths for any entries.
+template <class Config>
+__device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work& work) {
+  if (!Config::keys_shared) return work.queries;
+  using Layout = typename Config::Layout;
+  const CommonArguments& common = arguments.common;
+  const Sequences& side = common.params.queries;
+  const int64_t begin = Layout::rows_before(side, 0, common.packed_rows_q);
+  const int64_t end = Layout::rows_before(side, common.params.batch, common.packed_rows_q);
+  const int64_t rows = clamp(end - begin, 0, common.packed_rows_q);
+  const auto first_of = [&](int64_t part) {
+    return part < common.splits ? rows * part / common.splits / Config::tile_queries * Config::tile_queries : rows;
+  };
+  const int64_t first = first_of(work.entry);
+  return {begin + first, static_cast<int>(clamp(first_of(work.entry + 1) - first, 0, most_gpu_rows))};
+}
+
 /// The segments of the key tiles of all lanes. By a warp.
 template <class Config>
 __device__ Segments find_segments_of_lanes(const BackwardArguments& arguments, const Work& work) {
@@ -161,17 +178,6 @@ __device__ Segments find_segments_of_lanes(const BackwardArguments& arguments, c
   });
   return segments;
 }
-
-template <int columns>
-struct Columns {
-  static constexpr int value = columns;
-};
-
-/// Rows of dK and dV of a key tile without queries. Offsets are in elements.
-struct KeyRowsToClear {
-  int64_t of_key, of_value;
-  int rows;
-};
 
 template <class Config>
 using key_schedule_cta = CtaShape<256>;
@@ -221,7 +227,6 @@ template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
   using Element = typename Gradients::Element;
-  using Storage = typename Element::Storage;
   using Layout = typename Config::Layout;
   using Mask = typename Config::Mask;
   constexpr unsigned warps = key_schedule_cta<Config>::threads / 32;
@@ -293,22 +298,19 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         tile = KeyTile<Mask>{};
       }
     }
-    const auto offset_in = [&](const Operand& operand) {
-      return Layout::offset_of(operand, work.keys, work.entry, first_key, work.head);
-    };
-    const KeyRowsToClear rows{offset_in(Gradients::of_key(arguments)), offset_in(Gradients::of_value(arguments)),
-                              min(Config::tile_keys, work.keys.count - first_key)};
-    for_each_lane_with(work.exists && !has_queries, rows, [&](const KeyRowsToClear& left) {
-      const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
-        fill_rows<Element, columns.value>(static_cast<Storage*>(operand.data) + offset, operand.row_stride,
-                                                left.rows);
-        __syncwarp();
+    const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
+    for_each_lane_with(work.exists && !has_queries, work, [&](const Work& left) {
+      const int row = left.tile * Config::tile_keys, rows = min(Config::tile_keys, left.keys.count - row);
+      const auto begin_in = [&](const Operand& operand) {
+        return static_cast<typename Element::Storage*>(operand.data) +
+               Layout::offset_of(operand, left.keys, left.entry, row, left.head);
       };
       if constexpr (Config::computes_grad_key) {
-        write(Gradients::of_key(arguments), left.of_key, Columns<Gradients::columns>{});
+        fill_rows<Element, Gradients::columns>(begin_in(of_key), of_key.row_stride, rows);
+        __syncwarp();
       }
       if constexpr (Config::computes_grad_value) {
-        write(Gradients::of_value(arguments), left.of_value, Columns<Gradients::columns_v>{});
+        fill_rows<Element, Gradients::columns_v>(begin_in(of_value), of_value.row_stride, rows);
       }
     });
   });

@@ -1,5 +1,5 @@
-// Stores of rows of a gradient or an output from the accumulators of a warpgroup (wgmma.cuh) to global memory, 16 bytes
-// for each lane.
+// Rows of gradients and outputs in global memory: the destination of dK and dV, and stores from the accumulators of a
+// warpgroup (wgmma.cuh), 16 bytes for each lane.
 #pragma once
 
 #include "common/types.cuh"
@@ -7,6 +7,34 @@
 #include "pipeline/warpgroup.cuh"
 
 namespace gdpa::hopper {
+
+/// The destination of dK and dV of a key tile: the gradients, or, with broadcast K/V, fp32 partial results, one for each
+/// split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
+template <class Config, bool keys_shared = Config::keys_shared>
+struct KeyGradients {
+  using Element = typename Config::Element;
+  static constexpr int columns = Config::head_dim, columns_v = Config::head_dim_v;
+
+  static __device__ const Operand& of_key(const BackwardArguments& arguments) {
+    return arguments.common.params.grad_key;
+  }
+  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
+    return arguments.common.params.grad_value;
+  }
+};
+
+template <class Config>
+struct KeyGradients<Config, true> {
+  using Element = Float32;
+  static constexpr int columns = padded_columns(Config::head_dim), columns_v = padded_columns(Config::head_dim_v);
+
+  static __device__ const Operand& of_key(const BackwardArguments& arguments) {
+    return arguments.common.grad_key_accumulator;
+  }
+  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
+    return arguments.common.grad_value_accumulator;
+  }
+};
 
 /// Transposes the words of four lanes with four words each: word i of lane t becomes word t of lane i.
 __device__ inline void exchange_in_quad(unsigned (&words)[4]) {

@@ -4,7 +4,7 @@
 // The kernel is persistent: one CTA on each multiprocessor computes one tile of 64 keys after the other. Queries stream
 // past in tiles of 64. The warps of a CTA have these roles:
 //
-//     tile scheduler    1 warp           takes key tiles and puts them into a queue (key_schedule.cuh)
+//     tile scheduler    1 warp           takes key tiles and puts them into a queue (key_major.cuh)
 //     producer threads  3, in 3 warps    TMA loads: K and V of each key tile; Q; dO; `stages` stages of Q and of dO
 //     dV consumer       1 warpgroup      S^T = K Q^T; P = f(scale * S), which stays in registers; f'(scale * S), which
 //                                        goes to the dK consumer through shared memory; dV += P^T dO

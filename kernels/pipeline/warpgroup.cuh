@@ -3,6 +3,7 @@
 
 #include "common/lanes.cuh"
 #include "gdpa/integers.h"
+#include "pipeline/barrier.cuh"
 
 namespace gdpa::pipeline {
 
@@ -43,6 +44,18 @@ template <int registers>
 __device__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
+
+/// Ping-pong order: two consumer warpgroups issue their products in alternation. Each waits at a named barrier of its
+/// own, the first of which is `barrier`. A single warpgroup does not wait.
+template <int warpgroups, int barrier>
+struct PingPong {
+  __device__ __forceinline__ static void wait(int warpgroup) {
+    if (warpgroups > 1) named_barrier_sync(barrier + warpgroup, warpgroups * warpgroup_threads);
+  }
+  __device__ __forceinline__ static void arrive(int warpgroup) {
+    if (warpgroups > 1) named_barrier_arrive(barrier + (warpgroup ^ 1), warpgroups * warpgroup_threads);
+  }
+};
 
 /// Gives each warpgroup of a CTA its registers and its role. The consumers call consume(warpgroup). In the producer
 /// warpgroup, the last one, warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
