@@ -41,7 +41,8 @@ struct ScaleEpilogue {
   GDPA_HOST_DEVICE ScaledRow row(int /*query*/) const { return {factor}; }
 };
 
-/// O_i = r_i (P V)_i: out_scale has one number r for each row of the query operand, in fp32.
+/// O_i = r_i (P V)_i: out_scale has one number r for each row of the query operand, in fp32. scale_of() is the factor
+/// of an entry without the numbers of its rows.
 struct RowScaleEpilogue : ScaleEpilogue {
   const float* first;  ///< the number of the sequence's first query
   int64_t stride;      ///< in elements
@@ -55,8 +56,8 @@ struct RowScaleEpilogue : ScaleEpilogue {
     // Offsets come from the device and may be wrong. A clamped sequence is within the operand.
     const int64_t token =
         queries.is_jagged() ? clamp(queries.begins[pair.b], 0, arguments.packed_rows_q) : pair.b * queries.token_stride;
-    return {{factor}, static_cast<const float*>(scale.numbers) + token * scale.row_stride, scale.row_stride,
-            pair.length_q};
+    const auto* const first = static_cast<const float*>(scale.numbers) + token * scale.row_stride;
+    return {{factor}, first, scale.row_stride, pair.length_q};
   }
 
   /// The last step of the row of O of a query, which may be beyond the sequence.
