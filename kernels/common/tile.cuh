@@ -99,6 +99,22 @@ __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* sour
   }
 }
 
+/// Makes the tile of a stage readable by all threads, and calls load(), which begins the copy of a later tile into the
+/// buffer of the previous one. With one stage, load() copies the tile itself. By the CTA.
+template <int stages, class Load>
+__device__ void advance_stage(Load load) {
+  if constexpr (stages == 1) {
+    __syncthreads();  // every warp has read the previous tile
+    load();
+    wait_for_copies<0>();
+    __syncthreads();
+  } else {
+    wait_for_copies<stages - 2>();
+    __syncthreads();  // every thread's copies of this stage are complete, and every warp has read the previous stage
+    load();
+  }
+}
+
 // --- shared to fragments ---------------------------------------------------------------------------------------------
 // The order of a product's depth over the lanes is free, as long as A and B have the same order. 16-bit elements, and
 // rows that are not transposed, have the hardware's order. No matrix load transposes a 32-bit operand. It is

@@ -133,16 +133,7 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   QueryTileIterator<Config> iterator(arguments, work, listed_tiles);
   for (int stage = 0; stage < Config::stages - 1; ++stage, iterator.next()) load_stage(stage, iterator);
   for (int stage = 0;; stage = stage + 1 == Config::stages ? 0 : stage + 1) {
-    if constexpr (Config::stages == 1) {
-      __syncthreads();  // every warp has read the previous tile
-      load_stage(0, iterator);
-      wait_for_copies<0>();
-      __syncthreads();
-    } else {
-      wait_for_copies<Config::stages - 2>();
-      __syncthreads();  // every thread's copies of this stage are complete, and every warp has read the previous stage
-      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, iterator);
-    }
+    advance_stage<Config::stages>([&] { load_stage(stage == 0 ? Config::stages - 1 : stage - 1, iterator); });
     iterator.next();
     const QueryTileCoord& at = coords[stage];
     if (at.head < 0) break;

@@ -92,16 +92,7 @@ struct KeyStream {
   /// Makes the tile at a position readable by all threads, and starts the copy of a later tile into the buffer of the
   /// previous one.
   __device__ void advance(int position) const {
-    if constexpr (Config::stages == 1) {
-      __syncthreads();
-      load(position);
-      wait_for_copies<0>();
-      __syncthreads();
-    } else {
-      wait_for_copies<Config::stages - 2>();
-      __syncthreads();
-      load(position + ahead);
-    }
+    advance_stage<Config::stages>([&] { load(position + ahead); });
   }
 };
 
