@@ -191,10 +191,4 @@ struct FragmentOf<groups, true> {
   using Type = FragmentRanges;
 };
 
-/// The valid scores of a thread in 16 rows of an accumulator. The rows are queries (RowScores) or keys (ColumnScores).
-template <class Mask, int groups>
-using RowScores = typename FragmentOf<groups, Mask::keys_are_range>::Type;
-template <class Mask, int groups>
-using ColumnScores = typename FragmentOf<groups, Mask::queries_are_range>::Type;
-
 }  // namespace gdpa

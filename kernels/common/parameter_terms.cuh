@@ -78,7 +78,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  using Valid = RowScores<Mask, groups>;
+  using Valid = typename FragmentOf<groups, Mask::keys_are_range>::Type;
   Valid valid = {};
   if constexpr (!are_regular) valid = mask.template rows<Valid>(query, key);
     // One pass for each diagonal read. The first one also adds the other gradients.

@@ -27,7 +27,7 @@ __device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key
 /// relative to the first query of the thread.
 template <class Mask>
 struct ValidQueries {
-  using OfKeys = ColumnScores<Mask, 8>;
+  using OfKeys = typename FragmentOf<8, Mask::queries_are_range>::Type;
 
   OfKeys of_keys;
 
