@@ -11,7 +11,7 @@ import torch
 
 from gdpa.bench import against, figures, norms, shapes
 from gdpa.bench.cases import suites
-from gdpa.bench.command_line import count, exit_code
+from gdpa.bench.command_line import above_0, count, exit_code
 from gdpa.bench.device import choose
 from gdpa.bench.measure import Effort, Plan, Result, busy_warning
 from gdpa.bench.progress import Progress, in_words
@@ -22,7 +22,8 @@ from gdpa.bench.systems import add_checkout, systems_on
 from gdpa.bench.training import suite as training
 
 STANDARD_OUTPUT = Path("-")
-# The suites with steps of their own. Each module has HELP, REPORT, add_options, and plan, which returns the steps.
+# The suites with steps of their own. Each module has HELP, REPORT, and plan, which returns the steps. A module with
+# options of its own also has add_options.
 MODULES = {"figures": figures, "training": training, "norms": norms, "scaling": scaling}
 REPORTS: dict[str, type[Report]] = {name: module.REPORT for name, module in MODULES.items()} | {
     against.SUBJECT: against.AgainstReport
@@ -58,7 +59,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         add_run(command, name)
     for name, module in MODULES.items():
         command = commands.add_parser(name, help=module.HELP, description=f"{module.HELP}.")
-        module.add_options(command)
+        if add_options := getattr(module, "add_options", None):
+            add_options(command)
         add_run(command, name)
     redraw = commands.add_parser(
         "redraw", help="join the documents of --report and write page and picture again; measures nothing"
@@ -83,6 +85,8 @@ def add_run(parser: argparse.ArgumentParser, command: str) -> None:
             help="checkouts of ads_model_kernel_library and generative-recommenders, for Triton GDPA and Triton HSTU",
         )  # fmt: skip
     group = parser.add_argument_group("how")
+    if command != shapes.SHAPES:
+        group.add_argument("--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)")
     group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU, if PyTorch has one)")
     seconds = f"0.5; {figures.CPU_SECONDS:g} for the figures; 0.9 on a GPU"
     group.add_argument("--seconds", type=float, metavar="S", help=f"time for each figure, over all rounds ({seconds})")

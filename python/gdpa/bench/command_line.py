@@ -23,6 +23,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def above_0(text: str) -> float:
+    """The type of an option that is a factor."""
+    if float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0; got {text}")
+    return float(text)
+
+
 def exit_code(name: str, run: Callable[[argparse.Namespace], None], options: argparse.Namespace, kept: str) -> int:
     """Runs a command and returns its exit code. `kept` says what an interruption leaves.
 

@@ -45,9 +45,6 @@ REPORT = RateReport
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--users", type=count, metavar="N", help="on the CPU, use only the first N histories (all)")
-    parser.add_argument(
-        "--scale-batch", type=float, default=1.0, metavar="F", help="on a GPU, factor on the batch of the memory (1)"
-    )
 
 
 def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:

@@ -19,7 +19,7 @@ from gdpa.bench.counts import SIZES
 from gdpa.bench.device import Device, Work
 from gdpa.bench.measure import BatchTimer, Effort, Plan, Progress, Result, row_of
 from gdpa.bench.plot import Bar, Group, Panel
-from gdpa.bench.report import Figure, Report, Row, Table, heading, number
+from gdpa.bench.report import Figure, Report, Row, Table, grouped, heading, number
 from gdpa.bench.systems.base import offsets
 from gdpa.bench.systems.padded import compiled
 from gdpa.nn.functional import layer_norm, normed_attention, rms_norm
@@ -79,11 +79,10 @@ class NormsReport(Report):
         return [Table.of(what, COLUMNS, self.rows, texts=2)]
 
     def panels(self) -> list[Panel]:
-        groups: dict[str, Group] = {}
-        for row in self.rows:
-            group = groups.setdefault(row.direction, Group(row.direction, {}))
-            group.bars[row.system] = Bar(row.ms, COLUMNS["times fused"](row))
-        return [Panel("ms, forward and backward", list(groups.values()))]
+        def group(part: str, rows: list[FormRow]) -> Group:
+            return Group(part, {row.system: Bar(row.ms, COLUMNS["times fused"](row)) for row in rows})
+
+        return [Panel("ms, forward and backward", [group(*one) for one in grouped(self.rows, COLUMNS["part"]).items()])]
 
 
 def case_on(kind: str, batch_factor: float = 1.0) -> Case:
@@ -257,10 +256,6 @@ def measure_norms(case: Case, forms: Sequence[Form], effort: Effort, device: Dev
 
 
 REPORT = NormsReport
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch (1)")
 
 
 def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:

@@ -36,12 +36,6 @@ def dtype(text: str) -> str:
     return name
 
 
-def above_0(text: str) -> float:
-    if float(text) <= 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0; got {text}")
-    return float(text)
-
-
 def part(text: str) -> float:
     if not 0 <= float(text) <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1; got {text}")
@@ -54,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser, suite: str) -> None:
         add_given_shapes(group)
     else:
         group.add_argument("--shapes", nargs="+", metavar="SHAPE", help="names, numbers or ranges such as 3-7 (all)")
-        group.add_argument("--scale-batch", type=above_0, default=1.0, metavar="F", help="factor on the batch (1)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     group = parser.add_argument_group("attention")
     defaults = ("float32", "gelu", "none") if suite == SHAPES else ("those of each shape",) * 3

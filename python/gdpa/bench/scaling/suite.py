@@ -120,9 +120,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--processes", type=count, metavar="N", help="processes, one for each GPU (all visible GPUs; 2 on the CPU)"
     )
     parser.add_argument("--layers", type=count, default=2, metavar="N", help="layers of the model of FSDP2 (2)")
-    parser.add_argument(
-        "--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch and the long sequence (1)"
-    )
 
 
 def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:

@@ -131,7 +131,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"any of {', '.join(MODELS)} (all)",
     )  # fmt: skip
     parser.add_argument("--layers", type=count, default=2, metavar="N", help="layers of a model (2)")
-    parser.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the batch (1)")
     parser.add_argument(
         "--limit", type=float, default=60.0, metavar="S",
         help="seconds for each shape, after which no further system begins; 0 has no limit (60)",
