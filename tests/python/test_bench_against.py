@@ -130,7 +130,7 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
 
 def compared(case: Case, other: Path) -> tuple[list[against.Comparison], list[Refused]]:
     work = [(case, "fwd"), (case, "bwd")]
-    steps = against.plan(work, other, Device(), Effort(seconds=0.003, rounds=3)).steps
+    steps = against.plan("shapes", work, other, Device(), Effort(seconds=0.003, rounds=3)).steps
     results = [step(silent) for step in steps]
     return [row for one in results for row in one.rows], [refused for one in results for refused in one.refusals]
 

@@ -134,7 +134,7 @@ def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Ef
     )
 
 
-def plan(work: Sequence[tuple[Case, str]], folder: Path, device: Device, effort: Effort) -> Plan:
+def plan(suite: str, work: Sequence[tuple[Case, str]], folder: Path, device: Device, effort: Effort) -> Plan:
     """Returns a step for every case in its direction. The processes of the builds begin in the first step."""
 
     @cache
@@ -148,6 +148,6 @@ def plan(work: Sequence[tuple[Case, str]], folder: Path, device: Device, effort:
         except RuntimeError as refused:
             return Result(refusals=[Refused("gdpa", direction, str(refused), case.name)])
 
-    name = f"{device.describe()}, against {folder}"
+    name = f"{device.describe()}, {suite} against {folder}"
     report = AgainstReport(*heading(SUBJECT, name, effort.seconds, effort.rounds))
     return Plan(report, [partial(step, *one) for one in work], 2 * len(work))

@@ -144,7 +144,7 @@ def plan(options: argparse.Namespace, device: Device, effort: Effort) -> Plan:
     if options.against:
         cases = chosen_cases(options)
         work_of_builds = [(case, direction) for case in cases for direction in chosen_directions(options, case)]
-        return against.plan(work_of_builds, options.against, device, effort)
+        return against.plan(options.command, work_of_builds, options.against, device, effort)
     if options.gradients != "qkv":
         raise ValueError("--gradients: expected --against with it")
     usual = suites().get(options.command, {}).get("systems")
