@@ -157,16 +157,12 @@ void* current_stream(const Tensor& tensor) {
   return stream;
 }
 
-/// Returns PyTorch's message of the last error of this thread, or an empty text before PyTorch 2.13.
-std::string torch_message() {
-  static const auto ask = find<const char*()>("libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
-  const char* message = ask == nullptr ? nullptr : ask();
-  return message == nullptr ? "" : message;
-}
-
 /// Throws the error of a failed allocation, with the words of PyTorch's own error, because programs search for them.
+/// PyTorch tells its error from 2.13 on.
 [[noreturn]] void refuse_allocation(int64_t bytes, bool is_on_cpu) {
-  std::string message = torch_message();
+  static const auto ask = find<const char*()>("libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
+  const char* const told = ask == nullptr ? nullptr : ask();
+  std::string message = told == nullptr ? "" : told;
   const bool is_unknown = message.empty();
   if (is_unknown) {
     message = (is_on_cpu ? "DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -454,27 +450,26 @@ gdpa::DType dtype_of_sums(const gdpa::Attention& attention, const gdpa::WantedGr
   return is_on_cpu || dtypes.size() != 1 ? gdpa::DType::float32 : *dtypes.begin();
 }
 
-/// The wanted gradients of the tensors of the call, one after the other in one tensor.
-struct ParameterGradients {
-  ParameterGradients(const gdpa::Attention& attention, const gdpa::WantedGradients& wanted, const Tensor& query) {
-    const gdpa::DType dtype = dtype_of_sums(attention, wanted);
-    std::vector<int64_t> begins = {0};
-    for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
-      if ((wanted.parameters >> i & 1U) == 0) continue;
-      const auto& [name, input] = attention.parameters[i];
-      gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
-      begins.push_back(begins.back() + view.make_row_major());
-      views.push_back({name, view});
-    }
-    sums = empty({begins.back()}, code_of(dtype), query);
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      views[i].value.data = static_cast<std::byte*>(sums->data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
-    }
+/// Returns the wanted gradients of the tensors of the call, one after the other in one tensor.
+std::pair<Tensor, std::vector<gdpa::ParameterGradient>> gradients_of_parameters(const gdpa::Attention& attention,
+                                                                                const gdpa::WantedGradients& wanted,
+                                                                                const Tensor& query) {
+  const gdpa::DType dtype = dtype_of_sums(attention, wanted);
+  std::vector<gdpa::ParameterGradient> gradients;
+  std::vector<int64_t> begins = {0};
+  for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
+    if ((wanted.parameters >> i & 1U) == 0) continue;
+    const auto& [name, input] = attention.parameters[i];
+    gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
+    begins.push_back(begins.back() + view.make_row_major());
+    gradients.push_back({name, view});
   }
-
-  OptionalTensor sums;
-  std::vector<gdpa::ParameterGradient> views;
-};
+  const Tensor sums = empty({begins.back()}, code_of(dtype), query);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    gradients[i].value.data = static_cast<std::byte*>(sums.data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
+  }
+  return {sums, std::move(gradients)};
+}
 
 std::tuple<Tensor> forward(Stack stack) {
   const Problem problem{stack};
@@ -499,15 +494,15 @@ std::tuple<Tensor, Tensor> compute_gradients(const Problem& problem, const Tenso
   const auto query_view = gradient_view("grad_query", gradients[0]);
   const auto key_view = gradient_view("grad_key", gradients[1]);
   const auto value_view = gradient_view("grad_value", gradients[2]);
-  const ParameterGradients of_parameters(attention, wanted, problem.query);
+  const auto [sums, of_parameters] = gradients_of_parameters(attention, wanted, problem.query);
   OptionalTensor of_rows;
   if (wanted.out_scale && problem.out_scale_numbers) of_rows = empty_like(*problem.out_scale_numbers);
   const auto rows_view = gradient_view("gradient of out_scale", of_rows);
   const int64_t bytes =
-      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
+      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters, rows_view);
   const OptionalTensor workspace = lend_workspace(attention.workspace, problem.query, bytes);
-  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
-  return {*of_parameters.sums, of_rows ? *of_rows : empty({0}, problem.query)};
+  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters, rows_view);
+  return {sums, of_rows ? *of_rows : empty({0}, problem.query)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(Stack stack) {
