@@ -124,14 +124,6 @@ bool HeadEvaluators::depends_on_head(const activation::Function& function) {
   });
 }
 
-void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScoreTile& tile,
-                       int64_t query, int64_t key) const {
-  if (has_reported_.exchange(true)) return;
-  fmt::print(stderr, "gdpa: index {} of {} is {} at batch = {}, head = {}, q_idx = {}, kv_idx = {}, expected 0 to {}\n",
-             axis, function_.parameters()[function_.inputs()[input].tensor], static_cast<int64_t>(index), tile.b,
-             tile.head, query, key, size - 1);
-}
-
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
   if (function.is_same_in_head()) return;
   const std::vector<activation::Input>& inputs = function.inputs();
@@ -397,7 +389,11 @@ void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row
     if (keeps_ && !keeps_(query, key)) continue;
     const double index = at(k);
     if (index >= 0 && index < static_cast<double>(size)) continue;
-    plan_.report(input, axis, index, size, tile_, query, key);
+    if (plan_.has_reported()) return;
+    fmt::print(stderr,
+               "gdpa: index {} of {} is {} at batch = {}, head = {}, q_idx = {}, kv_idx = {}, expected 0 to {}\n", axis,
+               plan_.function().parameters()[plan_.function().inputs()[input].tensor], static_cast<int64_t>(index),
+               tile_.b, tile_.head, query, key, size - 1);
     return;
   }
 }

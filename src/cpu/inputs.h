@@ -71,9 +71,8 @@ class InputPlan {
     int run_axis = -1;  ///< the only axis that depends on the key, if its index is j
   };
 
-  /// Prints an index that does not exist, for the first one of the call.
-  void report(std::size_t input, std::size_t axis, double index, int64_t size, const ScoreTile& tile, int64_t query,
-              int64_t key) const;
+  /// Whether an index that does not exist has been reported. From this call on, one has.
+  bool has_reported() const { return has_reported_.exchange(true); }
 
   /// GDPA_CHECK_INDICES=1: every index of a score that the mask keeps is checked. No pattern is used then.
   bool checks_indices() const { return checks_indices_; }
