@@ -16,21 +16,6 @@ struct LocateSequences : NoConfig {
   static constexpr KernelNames names = {"portable", "locate_sequences", "locate_sequences", "LocateSequencesArguments"};
 };
 
-inline portable::LocatedSide located_side(const Sequences& side, int64_t entries, int64_t rows, int64_t most,
-                                          int64_t longest, const BoundCall& call, int64_t offset) {
-  portable::LocatedSide result{};
-  result.sequences = side;
-  result.entries = entries;
-  result.rows = rows;
-  result.most = most;
-  result.longest = longest;
-  if (offset < 0) return result;
-  result.begins = call.at<int64_t>(offset);
-  result.ends = result.begins + entries + 1;
-  result.sums = result.ends + entries + 1;
-  return result;
-}
-
 /// The launch that finds the places for which `plan` has memory.
 inline Launch locate_sequences(const SequencesPlan& plan) {
   constexpr int64_t sides = 4;
@@ -45,7 +30,17 @@ inline Launch locate_sequences(const SequencesPlan& plan) {
     const int64_t longest = problem.has_output_offsets ? std::min(problem.rows_o, most_gpu_rows) : most_gpu_rows;
     const auto side = [&](const Sequences& of, int64_t entries, int64_t rows, int64_t most, int64_t most_of_entry,
                           int64_t offset) {
-      return located_side(of, entries, rows, most, most_of_entry, call, offset);
+      portable::LocatedSide result{};
+      result.sequences = of;
+      result.entries = entries;
+      result.rows = rows;
+      result.most = most;
+      result.longest = most_of_entry;
+      if (offset < 0) return result;
+      result.begins = call.at<int64_t>(offset);
+      result.ends = result.begins + entries + 1;
+      result.sums = result.ends + entries + 1;
+      return result;
     };
     portable::LocateSequencesArguments arguments{
         {side(params.queries, problem.batch, problem.rows_q, problem.rows_q, longest, plan.queries),
