@@ -62,7 +62,7 @@ STEPS = (
         "forward -> ForwardConsumer::run -> issue_scores",
         (
             ("schedule_tiles", "kernels/pipeline/tile_scheduler.cuh", "the tile scheduler warp"),
-            ("load_keys, ...", "query_major.cuh", "the producer warps: TMA loads"),
+            ("load_key_tiles, ...", "query_major.cuh", "the producer warps: TMA loads"),
             ("store_through_query, ...", "forward_epilogue.cuh", "scales, rounds and stores O"),
         ),
         DEVICE,

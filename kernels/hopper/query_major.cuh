@@ -187,7 +187,7 @@ __device__ void load_queries(const QueryMajorArguments& arguments, const Shared&
 }
 
 /// Loads the tiles of K or V into their stages, which begin at `stages`. `y_of` gives the map coordinate y of the keys
-/// of a tile.
+/// of a tile. V has a thread of its own, because its stages are released later than the stages of K.
 template <class Config, class Tile, class Shared, class YOf>
 __device__ void load_key_tiles(const QueryMajorArguments& arguments, const Shared& shared, const MappedOperand& operand,
                                const Tile& stages, const Pipeline<Config::stages>& pipeline, YOf y_of) {
@@ -203,20 +203,6 @@ __device__ void load_key_tiles(const QueryMajorArguments& arguments, const Share
   });
 }
 
-/// Loads K.
-template <class Config, class Shared>
-__device__ void load_keys(const QueryMajorArguments& arguments, const Shared& shared) {
-  load_key_tiles<Config>(arguments, shared, arguments.key, shared.keys(), shared.key_pipeline(),
-                         [](const auto& tile) { return tile.key.y; });
-}
-
-/// Loads V. Its stages are released later than the stages of K, so it has its own thread.
-template <class Config, class Shared>
-__device__ void load_values(const QueryMajorArguments& arguments, const Shared& shared) {
-  load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(), shared.value_pipeline(),
-                         [](const auto& tile) { return tile.value_y; });
-}
-
 /// The roles of the threads: visit_empty is of schedule_tiles(), and `query_bytes` and load_more are of load_queries().
 /// The consumers call consume(warpgroup). By all threads, when the barriers are initialised.
 template <class Config, class Shared, class VisitEmpty, class LoadMore, class Consume>
@@ -227,7 +213,14 @@ __device__ __forceinline__ void run_query_major(const QueryMajorArguments& argum
   __syncthreads();
   run_roles<Shared>([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), visit_empty); },
                     [&] { load_queries<Config>(arguments, shared, query_bytes, load_more); },
-                    [&] { load_keys<Config>(arguments, shared); }, [&] { load_values<Config>(arguments, shared); },
+                    [&] {
+                      load_key_tiles<Config>(arguments, shared, arguments.key, shared.keys(), shared.key_pipeline(),
+                                             [](const auto& tile) { return tile.key.y; });
+                    },
+                    [&] {
+                      load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(),
+                                             shared.value_pipeline(), [](const auto& tile) { return tile.value_y; });
+                    },
                     consume);
 }
 

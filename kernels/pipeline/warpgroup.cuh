@@ -34,17 +34,6 @@ __device__ inline int64_t launder(int64_t number) {
   return same;
 }
 
-/// setmaxnreg, by all warps of a warpgroup: raises the registers of a consumer warpgroup once the producer warpgroup
-/// has lowered its own.
-template <int registers>
-__device__ void warpgroup_reg_alloc() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-}
-template <int registers>
-__device__ void warpgroup_reg_dealloc() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
 /// Ping-pong order: two consumer warpgroups issue their products in alternation. Each waits at a named barrier of its
 /// own, the first of which is `barrier`. A single warpgroup does not wait.
 template <int warpgroups, int barrier>
@@ -64,7 +53,7 @@ __device__ __forceinline__ void run_roles(Scheduler scheduler, First first, Seco
                                           Consume consume) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Shared::warpgroups) {
-    warpgroup_reg_dealloc<Shared::producer_registers>();
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shared::producer_registers));
     const unsigned warp = thread_in_warpgroup() / 32;
     if (warp == 0) {
       scheduler();
@@ -78,7 +67,8 @@ __device__ __forceinline__ void run_roles(Scheduler scheduler, First first, Seco
       }
     }
   } else {
-    warpgroup_reg_alloc<Shared::consumer_registers>();
+    // Waits until the producer warpgroup has lowered its registers.
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shared::consumer_registers));
     consume(warpgroup);
   }
 }
