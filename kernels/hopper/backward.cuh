@@ -67,22 +67,22 @@ __device__ __forceinline__ void backward(const BackwardArguments& arguments) {
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
-  run_roles<Shared>([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
-                    [&] { load_operands<Config>(arguments, shared); },
-                    [&] { store_gradients<Config>(arguments, shared); },
-                    [&] {
-                      if constexpr (Config::has_dq_semaphores)
-                        update_semaphores<Config>(arguments, shared.tiles(), shared.semaphore_requests());
-                    },
-                    [&](int warpgroup) {
-                      if constexpr (Shared::key_warpgroups == Shared::warpgroups) {
-                        BackwardConsumer<Config>{arguments, shared, warpgroup}.run();
-                      } else if (warpgroup == 0) {
-                        BackwardConsumer<Config>{arguments, shared, 0}.run();
-                      } else {
-                        ConsumerWithoutKeys<Config>{arguments, shared, 1}.run();
-                      }
-                    });
+  const int warpgroup = warpgroup_index();
+  if (take_registers<Shared>(warpgroup)) {
+    run_producer_warpgroup([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
+                           [&] { load_operands<Config>(arguments, shared); },
+                           [&] { store_gradients<Config>(arguments, shared); },
+                           [&] {
+                             if constexpr (Config::has_dq_semaphores)
+                               update_semaphores<Config>(arguments, shared.tiles(), shared.semaphore_requests());
+                           });
+  } else if constexpr (Shared::key_warpgroups == Shared::warpgroups) {
+    BackwardConsumer<Config>{arguments, shared, warpgroup}.run();
+  } else if (warpgroup == 0) {
+    BackwardConsumer<Config>{arguments, shared, 0}.run();
+  } else {
+    ConsumerWithoutKeys<Config>{arguments, shared, 1}.run();
+  }
 }
 
 }  // namespace gdpa::hopper

@@ -402,13 +402,17 @@ __device__ __forceinline__ void forward(const ForwardArguments& arguments) {
     if (Config::pass == Pass::first && arguments.tiles.order != TileOrder::dynamic) *found_nan_of_cta(arguments) = 0;
     shared.initialise();
   }
-  run_query_major<Config>(
-      arguments, shared,
-      [&](const Work& work, int lane) { write_without_keys<Config>(arguments.common.params, work, lane); },
-      Shared::QueryTile::bytes, [](const auto&, auto...) {},
-      [&](int warpgroup) {
-        ForwardConsumer<Config>{arguments, shared, warpgroup}.run();
-      });
+  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (take_registers<Shared>(warpgroup)) {
+    run_query_major_producers<Config>(
+        arguments, shared,
+        [&](const Work& work, int lane) { write_without_keys<Config>(arguments.common.params, work, lane); },
+        Shared::QueryTile::bytes, [](const auto&, auto...) {});
+  } else {
+    ForwardConsumer<Config>{arguments, shared, warpgroup}.run();
+  }
 }
 
 }  // namespace gdpa::hopper

@@ -194,14 +194,19 @@ __device__ void parameter_gradients(const ParameterGradientsArguments& arguments
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();
-  const auto without_keys = [](const Work&, int) {};  // the sums of these tiles are 0
-  const auto load_grad_output = [&](const auto& tile, int number, int warpgroup, int row, unsigned barrier) {
-    shared.grad_output(number, warpgroup)
-        .load(arguments.output.map, barrier, tile.head, Config::Layout::after({tile.query.x, tile.output_y}, row));
-  };
-  run_query_major<Config>(arguments, shared, without_keys, Shared::query_bytes, load_grad_output, [&](int warpgroup) {
+  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (take_registers<Shared>(warpgroup)) {
+    const auto without_keys = [](const Work&, int) {};  // the sums of these tiles are 0
+    const auto load_grad_output = [&](const auto& tile, int number, int of_warpgroup, int row, unsigned barrier) {
+      shared.grad_output(number, of_warpgroup)
+          .load(arguments.output.map, barrier, tile.head, Config::Layout::after({tile.query.x, tile.output_y}, row));
+    };
+    run_query_major_producers<Config>(arguments, shared, without_keys, Shared::query_bytes, load_grad_output);
+  } else {
     ParameterGradientsConsumer<Config>{arguments, shared, warpgroup}.run();
-  });
+  }
 }
 
 }  // namespace gdpa::hopper

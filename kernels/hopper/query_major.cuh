@@ -203,25 +203,22 @@ __device__ void load_key_tiles(const QueryMajorArguments& arguments, const Share
   });
 }
 
-/// The roles of the threads: visit_empty is of schedule_tiles(), and `query_bytes` and load_more are of load_queries().
-/// The consumers call consume(warpgroup). By all threads, when the barriers are initialised.
-template <class Config, class Shared, class VisitEmpty, class LoadMore, class Consume>
-__device__ __forceinline__ void run_query_major(const QueryMajorArguments& arguments, const Shared& shared,
-                                                VisitEmpty visit_empty, int query_bytes, LoadMore load_more,
-                                                Consume consume) {
-  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
-  __syncthreads();
-  run_roles<Shared>([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), visit_empty); },
-                    [&] { load_queries<Config>(arguments, shared, query_bytes, load_more); },
-                    [&] {
-                      load_key_tiles<Config>(arguments, shared, arguments.key, shared.keys(), shared.key_pipeline(),
-                                             [](const auto& tile) { return tile.key.y; });
-                    },
-                    [&] {
-                      load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(),
-                                             shared.value_pipeline(), [](const auto& tile) { return tile.value_y; });
-                    },
-                    consume);
+/// The roles of the producer warpgroup: visit_empty is of schedule_tiles(), and `query_bytes` and load_more are of
+/// load_queries().
+template <class Config, class Shared, class VisitEmpty, class LoadMore>
+__device__ __forceinline__ void run_query_major_producers(const QueryMajorArguments& arguments, const Shared& shared,
+                                                          VisitEmpty visit_empty, int query_bytes, LoadMore load_more) {
+  run_producer_warpgroup([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), visit_empty); },
+                         [&] { load_queries<Config>(arguments, shared, query_bytes, load_more); },
+                         [&] {
+                           load_key_tiles<Config>(arguments, shared, arguments.key, shared.keys(),
+                                                  shared.key_pipeline(), [](const auto& tile) { return tile.key.y; });
+                         },
+                         [&] {
+                           load_key_tiles<Config>(arguments, shared, arguments.value, shared.values(),
+                                                  shared.value_pipeline(),
+                                                  [](const auto& tile) { return tile.value_y; });
+                         });
 }
 
 }  // namespace gdpa::hopper

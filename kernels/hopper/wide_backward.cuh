@@ -82,26 +82,26 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
-  run_roles<Shared>(
-      [&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
-      [&] { load_keys_and_values<Config>(arguments, shared); },
-      [&] {
-        load_query_tiles(
-            shared, arguments.query.map, shared.query_pipeline(), [&](int step) { return shared.queries(step); },
-            [](const auto& tile) { return tile.query.y; });
-      },
-      [&] {
-        load_query_tiles(
-            shared, arguments.grad_output.map, shared.grad_output_pipeline(),
-            [&](int step) { return shared.grad_outputs(step); }, [](const auto& tile) { return tile.grad_output_y; });
-      },
-      [&](int warpgroup) {
-        if (warpgroup == 0) {
-          consume<GradValueConsumer<Config>>(arguments, shared);
-        } else {
-          consume<GradKeyConsumer<Config>>(arguments, shared);
-        }
-      });
+  const int warpgroup = warpgroup_index();
+  if (take_registers<Shared>(warpgroup)) {
+    run_producer_warpgroup(
+        [&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
+        [&] { load_keys_and_values<Config>(arguments, shared); },
+        [&] {
+          load_query_tiles(
+              shared, arguments.query.map, shared.query_pipeline(), [&](int step) { return shared.queries(step); },
+              [](const auto& tile) { return tile.query.y; });
+        },
+        [&] {
+          load_query_tiles(
+              shared, arguments.grad_output.map, shared.grad_output_pipeline(),
+              [&](int step) { return shared.grad_outputs(step); }, [](const auto& tile) { return tile.grad_output_y; });
+        });
+  } else if (warpgroup == 0) {
+    consume<GradValueConsumer<Config>>(arguments, shared);
+  } else {
+    consume<GradKeyConsumer<Config>>(arguments, shared);
+  }
 }
 
 }  // namespace gdpa::hopper

@@ -46,30 +46,32 @@ struct PingPong {
   }
 };
 
-/// Gives each warpgroup of a CTA its registers and its role. The consumers call consume(warpgroup). In the producer
-/// warpgroup, the last one, warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
-template <class Shared, class Scheduler, class First, class Second, class Third, class Consume>
-__device__ __forceinline__ void run_roles(Scheduler scheduler, First first, Second second, Third third,
-                                          Consume consume) {
-  const int warpgroup = warpgroup_index();
+/// Gives a warpgroup its registers: those that the producer warpgroup, the last one, releases go to the consumers.
+/// Returns whether it is the producer warpgroup.
+template <class Shared>
+__device__ __forceinline__ bool take_registers(int warpgroup) {
   if (warpgroup == Shared::warpgroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shared::producer_registers));
-    const unsigned warp = thread_in_warpgroup() / 32;
-    if (warp == 0) {
-      scheduler();
-    } else if (lane_index() == 0) {
-      if (warp == 1) {
-        first();
-      } else if (warp == 2) {
-        second();
-      } else {
-        third();
-      }
+    return true;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shared::consumer_registers));
+  return false;
+}
+
+/// The producer warpgroup: warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
+template <class Scheduler, class First, class Second, class Third>
+__device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, First first, Second second, Third third) {
+  const unsigned warp = thread_in_warpgroup() / 32;
+  if (warp == 0) {
+    scheduler();
+  } else if (lane_index() == 0) {
+    if (warp == 1) {
+      first();
+    } else if (warp == 2) {
+      second();
+    } else {
+      third();
     }
-  } else {
-    // Waits until the producer warpgroup has lowered its registers.
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shared::consumer_registers));
-    consume(warpgroup);
   }
 }
 
