@@ -26,7 +26,6 @@
 #include <limits>
 #include <numbers>
 #include <optional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -583,7 +582,7 @@ class Parser {
 
   static Choice joined(const std::vector<Choice>& parts, bool are_all) {
     return [parts, are_all](NodeId a, NodeId b) {
-      for (const Choice& part : parts | std::views::reverse) (are_all ? a : b) = part(a, b);
+      for (auto part = parts.rbegin(); part != parts.rend(); ++part) (are_all ? a : b) = (*part)(a, b);
       return are_all ? a : b;
     };
   }
@@ -745,11 +744,12 @@ void refuse_unbound(const Parsed& parsed, std::string_view text, std::size_t pos
             fmt::format("{}give it: ... with {} = 1; or write s for the score", did_you_mean(nearest), name));
 }
 
-std::string parameters_of(const Parsed& parsed) {
-  const std::string names = fmt::format("{}", fmt::join(parsed.parameters | std::views::keys, ", "));
-  return names.empty() ? "it has none" : "its parameters: " + names;
-}
-
 std::string listed(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
+
+std::string parameters_of(const Parsed& parsed) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parsed.parameters) names.push_back(parameter.first);
+  return names.empty() ? "it has none" : "its parameters: " + listed(names);
+}
 
 }  // namespace gdpa::activation

@@ -2,7 +2,6 @@
 #include "expression/rewrite/forms.h"
 
 #include <algorithm>
-#include <ranges>
 #include <vector>
 
 namespace gdpa::activation {
@@ -55,11 +54,12 @@ std::optional<Shift> as_function_of(const Tree& tree, NodeId root, NodeId sum) {
 }  // namespace
 
 std::optional<Shift> find_shift(Tree& tree, NodeId root) {
-  for (const NodeId id : tree.nodes_of({root}) | std::views::reverse) {
-    if (id == tree.score()) continue;
-    const std::optional<NodeId> shift = added_to_score(tree, id);
+  const std::vector<NodeId> nodes = tree.nodes_of({root});
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if (*node == tree.score()) continue;
+    const std::optional<NodeId> shift = added_to_score(tree, *node);
     if (!shift || !reads_input(tree, *shift)) continue;
-    std::optional<Shift> found = as_function_of(tree, root, id);
+    std::optional<Shift> found = as_function_of(tree, root, *node);
     if (found) found->shift = *shift;
     return found;
   }
