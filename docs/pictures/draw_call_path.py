@@ -67,7 +67,7 @@ STEPS = (
         ),
         DEVICE,
     ),
-    Step("kernels/hopper/wgmma.cuh", "multiply_columns -> WarpgroupMma::multiply_add -> wgmma.mma_async", (), DEVICE),
+    Step("kernels/hopper/wgmma.cuh", "multiply_columns -> multiply_add -> mma_async", (), DEVICE),
 )
 
 
