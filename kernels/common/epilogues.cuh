@@ -15,7 +15,8 @@ struct ScaledRow {
   GDPA_HOST_DEVICE float operator()(float accumulator, int /*column*/) const { return accumulator * factor; }
 };
 
-/// O = out_scale * P V. Only forward calls of(). Backward knows an epilogue by scale_of() alone, so src/api applies a factor of a row to dO.
+/// O = out_scale * P V. Only forward calls of(). Backward reads scale_of() and the addend alone, so src/api applies a
+/// factor of a row to dO.
 struct ScaleEpilogue {
   /// Whether sums begin with the rows of an addend, divided by their factor, in place of 0.
   static constexpr bool has_addend = false;

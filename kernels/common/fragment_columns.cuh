@@ -65,8 +65,9 @@ struct ColumnBound {
                                                 : bound)) {}
 };
 
-/// The columns that a comparison with a bound selects, as FragmentColumns, for conditions whose valid columns are one
-/// range. A column is at least 0, and below the ends of int.
+/// The columns for which a comparison with a bound is true, as one range. Conditions whose valid columns are one range
+/// use this struct; other conditions use FragmentColumns, which has the same functions. A column is at least 0 and less
+/// than `most`, so that -most and most stand for no bound.
 struct AllColumns {
   static constexpr int most = ColumnBound::most;
 

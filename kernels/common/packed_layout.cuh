@@ -65,9 +65,9 @@ struct MappedLayout : PackedLayout {
   static constexpr bool has_batch_map = true;
 };
 
-/// The layout of the key-major kernel of keys whose sequences overlap. The owners are tiles of rows of the operand, not
-/// of sequences. A row may belong to several sequences, whose queries all attend to it, so that the sum of its gradient
-/// stays in registers.
+/// The layout of the key-major kernel if sequences of keys overlap: a row of the keys may then belong to several
+/// sequences. A CTA owns a tile of rows of the operand in place of a tile of one sequence. It visits the queries of all
+/// sequences of its rows, so that the gradient of a row is summed in registers.
 struct RowsLayout : PackedLayout {
   static constexpr bool owns_rows = true;
 };

@@ -5,7 +5,7 @@ namespace gdpa {
 
 /// Suspends the warp for 0 to 4 us, log-uniformly distributed: half of the delays are shorter than 16 ns. The length
 /// depends on the clock and the CTA, so that it differs between warps, CTAs and launches. Generated sources define
-/// GDPA_RANDOM_DELAYS in a process that asks for delays (src/gpu/kernels/hopper.cpp); otherwise this is no instruction.
+/// GDPA_RANDOM_DELAYS in a process that asks for delays (src/gpu/kernels/hopper.h); otherwise this is no instruction.
 ///
 /// It has no branch, so that a warp stays converged. It takes two registers, for which some kernels spill a few bytes.
 __device__ __forceinline__ void random_delay() {

@@ -1,6 +1,6 @@
-// The kernels whose CTAs own key tiles, backward and wide_backward: the layout of shared memory, and the queue of key
-// tiles. The tile scheduler warp of each CTA takes slots from the table that key_schedule.cuh has written, in order,
-// until none is left, and fills the queue.
+// What backward and wide_backward share: in both kernels, a CTA owns key tiles. This file has the layout of shared
+// memory and the queue of key tiles. The tile scheduler warp of each CTA fills the queue. It takes the next slot of the
+// table that key_schedule.cuh has written, until no slot is left.
 //
 // The tile scheduler of forward needs no table, since it finds its tiles itself. The warp of backward has 24 registers,
 // too few for the search.

@@ -74,8 +74,8 @@ struct ParameterGradientsConsumer {
   using Iterator = KeyTileIterator<Config>;
   static constexpr int elements = Config::tile_keys / 2;  ///< of S in a thread
   static constexpr int own_barrier = 1;                   ///< a named barrier for the threads of each warpgroup
-  /// Key tiles whose terms a thread adds up in fp32. An fp32 sum of 4096 terms of one size has a relative error of at
-  /// most 2.4e-4.
+  /// A thread adds the terms of so many key tiles in fp32 before it adds the result to the sum of the element: 4096
+  /// terms. If they are equal, the relative error of their sum is at most 2.4e-4.
   static constexpr int tiles_of_a_sum = 4096 / elements;
 
   const ParameterGradientsArguments& arguments;

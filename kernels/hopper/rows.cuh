@@ -8,8 +8,8 @@
 
 namespace gdpa::hopper {
 
-/// The destination of dK and dV of a key tile: the gradients, or, with broadcast K/V, fp32 partial results, one for each
-/// split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
+/// The destination of dK and dV of a key tile: the gradients. With broadcast K/V, these are fp32 partial results, one for
+/// each split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
 template <class Config, bool keys_shared = Config::keys_shared>
 struct KeyGradients {
   using Element = typename Config::Element;
@@ -103,8 +103,8 @@ __device__ __forceinline__ void store_fp32_from_registers(const float (&accumula
   }
 }
 
-/// Writes `rows` rows, by a warp: copies of the rows from `from` on, or zeros if it is null. A loop of few registers: the
-/// warps that call it have few.
+/// Writes `rows` rows, by a warp: copies of the rows from `from` on, or zeros if `from` is null. The loop takes few
+/// registers, because the warps that call it have few.
 template <class Element, int columns>
 __device__ void fill_rows(typename Element::Storage* to, int64_t row_stride, int rows,
                           const typename Element::Storage* from = nullptr, int64_t from_stride = 0) {

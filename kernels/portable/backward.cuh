@@ -29,7 +29,7 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/codegen/function.h
-//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
+//     using Mask, Inputs;                       window_mask.cuh, no_inputs.cuh
 //     using Layout;                             PackedLayout, MappedLayout or RowsLayout of packed_layout.cuh
 //     using Epilogue;                           epilogues.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256

@@ -3,7 +3,7 @@
 //
 // Config: struct with
 //     using Element;                            types.cuh
-//     using Mask, Inputs;                         window_mask.cuh, no_inputs.cuh
+//     using Mask, Inputs;                       window_mask.cuh, no_inputs.cuh
 //     using Layout, Epilogue;                   packed_layout.cuh, epilogues.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16

@@ -33,8 +33,8 @@ struct Accumulators {
 struct GpuPlan {
   std::vector<Launch> launches;
   WorkspaceLayout workspace;
-  int64_t splits =
-      1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
+  /// Of the batch, where the batch shares an operand and partial results of its gradient are added.
+  int64_t splits = 1;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
   Accumulators grad_query, grad_key, grad_value;
   SequencesPlan sequences;

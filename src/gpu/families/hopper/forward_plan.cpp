@@ -15,8 +15,7 @@
 namespace gdpa::gpu {
 namespace {
 
-// --- the tile
-// ---------------------------------------------------------------------------------------------------------
+// --- the tile --------------------------------------------------------------------------------------------------------
 
 static_assert(thresholds::queries_of_one_warpgroup == hopper::warpgroup_rows);
 
@@ -175,8 +174,7 @@ void choose_boxes(int64_t page_rows, HopperForward& kernel) {
   kernel.box_keys = box();
 }
 
-// --- the order of the tiles
-// -------------------------------------------------------------------------------------------
+// --- the order of the tiles ------------------------------------------------------------------------------------------
 
 /// Whether CTAs take query tiles from a counter if K and V do not stay in shared memory. Clearing the counter takes
 /// about 2 us, which must be less than the time that a better balance saves. Therefore
