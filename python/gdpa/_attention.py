@@ -205,7 +205,8 @@ def varlen_attention_backward(
             element is overwritten. None means that the gradient is not wanted, and saves its products.
         grad_params: the names of the tensors of `params` whose gradients are returned. "scale" and "out_scale" name the
             tensor `scale` and one number of `out_scale` for each query.
-        options: activation, params, scale and so on, as in the call of varlen_attention.
+        options: activation, params, scale and so on, as in the call of varlen_attention, without output_rows and
+            zeroes_output: the rows are those of grad_output, and backward writes no output.
 
     Returns:
         The gradient of each tensor of `grad_params`, by name.
@@ -225,6 +226,9 @@ def varlen_attention_backward(
         ... )
         {}
     """
+    for name in options:
+        if name not in problem_of.__annotations__ or name in ("output_rows", "zeroes_output"):
+            raise TypeError(f"varlen_attention_backward() got an unexpected keyword argument {name!r}")
     parameters, rest = problem_of(query, key, cu_seq_q, cu_seq_k, **options)
     params: Mapping[str, Param] = options.get("params") or {}
     scale: Any = options.get("scale")

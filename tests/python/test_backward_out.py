@@ -16,6 +16,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "upper left": {"activation": "gelu", "window_size": (1, 2), "diagonal": "upper_left", "scale": 0.3},
     "row scale": {"activation": "silu", "out_scale": torch.rand(7, 1)},
     "output offsets": {"activation": "silu", "output_offsets": torch.tensor([4, 0, 0])},
+    "add query": {"activation": "silu", "add_query": True},
     "mask": {"activation": "silu", "mask": gdpa.mask.prefix(torch.tensor([1, 3, 0])) | gdpa.mask.causal()},
 }
 
@@ -112,3 +113,11 @@ def test_opcheck_passes(kind: str) -> None:
     torch.library.opcheck(torch.ops.gdpa.forward.default, problem)
     wanted = True, True, True, 1, kind == "row"
     torch.library.opcheck(torch.ops.gdpa.backward.default, (torch.randn(7, 2, 8), *problem, *wanted))
+
+
+@pytest.mark.parametrize("name", ("output_rows", "zeroes_output", "bogus"))
+def test_options_without_effect_on_a_gradient_are_refused(name: str) -> None:
+    q, k, v = operands()
+    message = rf"varlen_attention_backward\(\) got an unexpected keyword argument '{name}'"
+    with pytest.raises(TypeError, match=message):
+        gdpa.varlen_attention_backward(q, q, k, v, CU_Q, CU_K, grad_query=torch.empty_like(q), **{name: 7})
