@@ -15,13 +15,21 @@ _Record = TypeVar("_Record")
 _Result = TypeVar("_Result")
 
 
+def _made(record: Callable[..., _Record], name: str, *arguments: Any, **keywords: Any) -> _Record:
+    """Makes the record of a call. An error of Python names the function that the caller knows."""
+    try:
+        return record(*arguments, **keywords)
+    except TypeError as error:
+        raise TypeError(str(error).replace(f"{record.__name__}.__init__()", f"{name}()")) from None
+
+
 def arguments_of(record: Callable[_P, _Record]) -> Callable[[Callable[[_Record], _Result]], Callable[_P, _Result]]:
     """Makes a function with the arguments of the record from a function of the record."""
 
     def decorate(function: Callable[[_Record], _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
         def call(*arguments: _P.args, **keywords: _P.kwargs) -> _Result:
-            return function(record(*arguments, **keywords))
+            return function(_made(record, function.__name__, *arguments, **keywords))
 
         call.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
         return leaf(call)
@@ -54,7 +62,7 @@ def in_order(
                 raise TypeError(f"{function.__name__}: expected {', '.join(names)}, got {len(arguments)} arguments")
             passed = {target_of[name]: value for name, value in given.items()}
             further = {name: passed.pop(name) for name in tuple(passed) if name not in of_record}
-            return function(record(**{**defaults, **passed}), **further)
+            return function(_made(record, function.__name__, **{**defaults, **passed}), **further)
 
         known = {**inspect.signature(function).parameters, **of_record}
         parameters: list[inspect.Parameter] = []
