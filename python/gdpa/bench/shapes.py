@@ -122,6 +122,10 @@ def check(case: Case) -> None:
         mask = mask_of_case(replace(case, lengths_q=(1,), lengths_k=(1,)), torch.device("cpu"))
         gdpa.varlen_attention(row, row, row, offsets, offsets, mask=mask)
     except (RuntimeError, ValueError) as error:
+        if case.has_window:
+            raise ValueError(
+                f"--mask: expected window:LEFT,RIGHT with numbers of at least -1 (no bound); got {case.mask!r}"
+            ) from None
         raise ValueError(f"--mask: expected {NOTATION}; got {case.mask!r}: {error}") from None
 
 
