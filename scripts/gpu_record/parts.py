@@ -54,7 +54,13 @@ OF_TORCH = ("torch/*",)
 
 # The host files of the parts that use little of the library. What these files include belongs to them.
 HOST_OF_NORMS = (
-    *("src/api/norm*.cpp", "src/api/message.cpp", "src/api/operand_checks.cpp", "src/api/overlap.cpp"),
+    *(
+        "src/api/attention.cpp",
+        "src/api/norm*.cpp",
+        "src/api/message.cpp",
+        "src/api/operand_checks.cpp",
+        "src/api/overlap.cpp",
+    ),
     *("src/gpu/kernels/norm.cpp", "src/gpu/backend.cpp", "src/gpu/plan.cpp", "src/gpu/loaded_kernels.cpp"),
     *("src/gpu/kernel.cpp", "src/gpu/driver.cpp", "src/gpu/target.cpp", "src/jit/*.cpp"),
 )
