@@ -119,7 +119,7 @@ std::optional<std::uintmax_t> bytes_of(std::string_view text) {
   std::cmatch match;
   if (!std::regex_match(text.begin(), text.end(), match, pattern)) return std::nullopt;
   double number = 0;
-  std::from_chars(match[1].first, match[1].second, number);
+  if (std::from_chars(match[1].first, match[1].second, number).ec != std::errc()) return std::nullopt;
   constexpr std::string_view prefixes = "KkMmGgTt";
   const auto power = match[2].matched ? prefixes.find(*match[2].first) / 2 + 1 : 0;
   number *= std::pow(match.length(3) == 1 ? 1000 : 1024, power);

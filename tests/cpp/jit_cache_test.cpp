@@ -262,7 +262,9 @@ TEST(CacheSettings, TheLimitIsASizeWithAUnitAndAnotherTextIsRefused) {
                                                                      {"2kib", 2 * ki},
                                                                      {"1T", ki * ki * ki * ki}};
   for (const auto& [text, bytes] : sizes) EXPECT_EQ(limit_of(text), bytes) << text;
-  for (const char* text : {"-1", "many", "1e9", "1GBs", "1 G B", "GB", ".5G", "1,5G", "0x10", "99999999999T", " 1G"}) {
+  const std::string beyond_fp64(400, '9');
+  for (const char* text : {beyond_fp64.c_str(), "-1", "many", "1e9", "1GBs", "1 G B", "GB", ".5G", "1,5G", "0x10",
+                           "99999999999T", " 1G"}) {
     try {
       limit_of(text);
       ADD_FAILURE() << text << " is accepted";
