@@ -212,7 +212,8 @@ bool has_own_elements(const Call& call) {
 }
 
 ParameterSum parameter_sum_of(const Call& call, unsigned in_backward) {
-  return stored_term_for(call, in_backward).value_or(sum_type_of(call));
+  const std::optional<ParameterSum> term = stored_term_for(call, in_backward);
+  return term ? *term : sum_type_of(call);
 }
 
 int64_t elements_of(const BoundTensor& tensor) {

@@ -83,15 +83,14 @@ CommonArguments GpuPlan::common_arguments(const Problem& problem, const Params& 
   return arguments;
 }
 
+bool is_factor(double factor) { return factor >= 0x1p-32 && factor <= 0x1p32; }
+
 std::optional<double> factor_of_scale(const Call& call) {
-  // bfloat16 and fp32 reach 2^128. With a factor within these bounds, neither P nor an accumulator overflows if the
-  // result is below 2^96, and neither vanishes if it is above 2^-94.
-  constexpr double least = 0x1p-32, most = 0x1p32;
   const std::optional<double>& degree = call.facts().degree;
   const double scale = call.params.scale;
   if (!degree || scale <= 0) return std::nullopt;
   const double factor = std::pow(scale, *degree);
-  return factor >= least && factor <= most ? std::optional(factor) : std::nullopt;
+  return is_factor(factor) ? std::optional(factor) : std::nullopt;
 }
 
 GpuPlan plan_call(const Call& call) {

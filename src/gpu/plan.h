@@ -75,6 +75,11 @@ GpuPlan plan_prepared_lists(const Call& call, const GpuPlan& of_call, plan::Prep
 /// Completes such a plan by the launches that the kernels of lists need first. They use memory after `bytes_of_lists`.
 void plan_preparation(const Call& call, int64_t bytes_of_lists, GpuPlan& plan);
 
+/// Whether results may take this factor in place of the scores. bfloat16 and fp32 reach 2^128. With a factor between
+/// 2^-32 and 2^32, neither P nor an accumulator overflows if the result is below 2^96, and neither vanishes if it is
+/// above 2^-94.
+bool is_factor(double factor);
+
 /// The factor of f that takes the place of the scale: f(scale s) = factor f(s). None if f is not homogeneous, or if P
 /// could overflow or vanish with unscaled scores.
 std::optional<double> factor_of_scale(const Call& call);

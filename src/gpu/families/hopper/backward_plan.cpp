@@ -272,14 +272,23 @@ bool takes_head_factors(const Call& call, bool rounds_grad_query) {
          takes_constant_factors(call, rounds_grad_query);
 }
 
-/// The gradients of tensors that the backward kernel computes. It needs dS, and the registers of a tile of 64 queries
-/// and head dims up to 128. Their sums end with an entry, and the kernel does not run if keys overlap.
-FusedGradients fused_gradients(const Call& call) {
+/// The gradients of tensors that the backward kernel computes, and the tensors, bit n: tensor n.
+struct Fused {
+  FusedGradients gradients = FusedGradients::none;
+  unsigned tensors = 0;
+};
+
+/// The kernel needs dS for them, and the registers of a tile of 64 queries and head dims up to 128. Their sums end with
+/// an entry, and the kernel does not run if keys overlap.
+Fused fused_gradients(const Call& call) {
   const Problem& problem = call.problem;
-  if (problem.wanted.parameters == 0 || problem.has_batch_map || problem.has_key_gaps) return FusedGradients::none;
-  if (has_wide_heads(problem) || !(problem.wanted.query || problem.wanted.key)) return FusedGradients::none;
-  if (number_gradients(problem, call.expressions.function) != 0) return FusedGradients::of_numbers;
-  return score_gradients(problem, call.expressions.function) != 0 ? FusedGradients::of_scores : FusedGradients::none;
+  if (problem.wanted.parameters == 0 || problem.has_batch_map || problem.has_key_gaps) return {};
+  if (has_wide_heads(problem) || !(problem.wanted.query || problem.wanted.key)) return {};
+  if (const unsigned numbers = number_gradients(problem, call.expressions.function); numbers != 0) {
+    return {FusedGradients::of_numbers, numbers};
+  }
+  const unsigned of_scores = score_gradients(problem, call.expressions.function);
+  return {of_scores != 0 ? FusedGradients::of_scores : FusedGradients::none, of_scores};
 }
 
 constexpr int64_t slots_of_a_cta = 64;
@@ -302,10 +311,9 @@ bool has_second_pass(const Call& call) {
 
 /// The launches of the schedule and of the main kernel, twice if there are two passes.
 template <class Main>
-void add_passes(const Call& call, const HopperBackwardPlan& part, KeySchedule schedule, int64_t ctas_of_schedule,
-                Main main, GpuPlan& plan) {
-  const bool has_two_passes = has_second_pass(call);
-  const int64_t ctas = std::min<int64_t>(part.slots, call.gpu.multiprocessors);
+void add_passes(bool has_two_passes, const Gpu& gpu, const HopperBackwardPlan& part, KeySchedule schedule,
+                int64_t ctas_of_schedule, Main main, GpuPlan& plan) {
+  const int64_t ctas = std::min<int64_t>(part.slots, gpu.multiprocessors);
   main.pass = has_two_passes ? hopper::Pass::first : hopper::Pass::only;
   plan.launches.push_back(launch(schedule, ctas_of_schedule, part));
   plan.add_products(launch(main, ctas, part).overlapping_previous(), main);
@@ -321,9 +329,7 @@ void add_passes(const Call& call, const HopperBackwardPlan& part, KeySchedule sc
 /// Whether scores need no product with the scale, because f is homogeneous and dV, dS and dQ take a power of it.
 bool takes_scale_out(const Call& call) {
   const std::optional<double> factor = factor_of_scale(call);
-  constexpr double least = 0x1p-32, most = 0x1p32;  // as for the factor of P
-  const double of_derivative = factor ? *factor / call.params.scale : 0;
-  return of_derivative >= least && of_derivative <= most;
+  return factor && is_factor(*factor / call.params.scale);
 }
 
 }  // namespace
@@ -341,8 +347,8 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   HopperBackwardKernel kernel{attention_kernel_for(call)};
   kernel.keys_shared = has_shared_keys(problem);
   kernel.has_batch_map = problem.has_batch_map;
-  const FusedGradients gradients = fused_gradients(call);
-  const bool has_gradients = gradients != FusedGradients::none;
+  const Fused fused = fused_gradients(call);
+  const bool has_gradients = fused.gradients != FusedGradients::none;
   TileLengths lengths = tile_lengths_of(problem);
   if (kernel.keys_shared && !problem.deterministic) lengths.mean_queries = problem.rows_q;  // one stream of queries
   choose_tiles(has_gradients || needs_many_registers(call), problem.keeps_all_scores(), lengths.mean_queries,
@@ -407,24 +413,22 @@ void add_hopper_backward(const Call& call, GpuPlan& plan) {
   const bool has_two_passes = has_second_pass(call);
   if (is_wide) {
     function.scales_scores = !(takes_constants && !has_two_passes && takes_scale_out(call));
-    add_passes(call, part, schedule, ctas_of_schedule, HopperWideBackward{kernel, function, takes_constants}, plan);
+    add_passes(has_two_passes, gpu, part, schedule, ctas_of_schedule,
+               HopperWideBackward{kernel, function, takes_constants}, plan);
   } else {
     HopperBackward main{kernel, function, takes_head_factors(call, rounds_grad_query), takes_constants};
-    main.gradients = gradients;
+    main.gradients = fused.gradients;
     if (has_gradients) {
-      const activation::Function& f = call.expressions.function;
-      const bool are_of_numbers = gradients == FusedGradients::of_numbers;
-      main.wanted_parameters = are_of_numbers ? number_gradients(problem, f) : score_gradients(problem, f);
-      plan.parameters.in_backward = main.wanted_parameters;
-      plan.parameters.sum = main.sum = parameter_sum_of(call, main.wanted_parameters);
-      main.own_elements = !are_of_numbers && has_own_elements(call);
+      plan.parameters.in_backward = main.wanted_parameters = fused.tensors;
+      plan.parameters.sum = main.sum = parameter_sum_of(call, fused.tensors);
+      main.own_elements = fused.gradients == FusedGradients::of_scores && has_own_elements(call);
     }
     main.scales_scores =
-        !(takes_constants && !has_two_passes && gradients != FusedGradients::of_numbers && takes_scale_out(call));
+        !(takes_constants && !has_two_passes && fused.gradients != FusedGradients::of_numbers && takes_scale_out(call));
     // The L2 cache has a bias that the batch shares. A batch of one entry shares any bias.
     const bool is_in_cache = shares_bias && !problem.deterministic;
     main.prefetches_bias = !is_in_cache && call.facts().reads > 0 && dense_bias_of(call).tile != BiasTile::none;
-    add_passes(call, part, schedule, ctas_of_schedule, main, plan);
+    add_passes(has_two_passes, gpu, part, schedule, ctas_of_schedule, main, plan);
   }
   if (!rounds_grad_query) return;
   RoundGradQuery rounding{kernel};
