@@ -27,7 +27,7 @@
 //
 // If the host knows that no sequence has more than 64 keys, a tile has 64 keys, and more stages of Q and dO fit. The
 // first consumer has these keys, without a ping-pong order. The second consumer computes only its half of dQ
-// (ConsumerWithoutKeys).
+// (consumer_without_keys.cuh).
 //
 // With a batch map, the query tiles of several batch entries attend to a key tile. K, V, dK and dV stay where they are
 // from one entry to the next.
@@ -51,7 +51,7 @@
 //         the counter of slots, zeroed before; the table of key tiles; the accumulators of dQ.
 #pragma once
 
-#include "hopper/backward_consumer.cuh"
+#include "hopper/consumer_without_keys.cuh"
 #include "hopper/backward_producer.cuh"
 #include "pipeline/dependent_launch.cuh"
 
